@@ -1,0 +1,1 @@
+"""The command line and tools that put the contract, the wires and both sides together."""

@@ -11,7 +11,6 @@ from typing import Any, Final
 import click
 
 from pp1.models.checkpoints import draft_checkpoint, draft_native
-from proto_v2.errors import Code, ProtocolError
 from proto_v2.messages import Hello, Role
 from proto_v2.negotiate import build_hello
 from proto_v2.peerlink import LinkTiming
@@ -56,7 +55,7 @@ def hello_maker(
         draft_checkpoint=draft[0],
         draft_native=draft[1],
         target_checkpoint=identity.checkpoint,
-        processors=offer.processors,
+        processors=identity.processors,
         representations=offer.representations,
         requests_max=offer.requests_max,
         depth_max=offer.depth_max,
@@ -72,14 +71,6 @@ def expected_draft(
     if checkpoint is not None:
         return checkpoint, native
     return draft_checkpoint(engine, settings), draft_native(engine)
-
-
-def _check_processors(engine: TargetEngine, offer: Offer) -> None:
-    stated = engine.identity().processors
-    if stated != offer.processors:
-        raise ProtocolError(
-            Code.CONFIG_INVALID, "processors", f"{stated}, the engine's own", offer.processors
-        )
 
 
 @command("rank", help="Run one rank of the pair that verifies: --rank 0 leads, --rank 1 follows.")
@@ -164,7 +155,6 @@ def main(rank: int, **options: Any) -> int:
     engine = create(
         options["engine"], **engine_settings("engine-option", options["engine_option"])
     )
-    _check_processors(engine, offer)
     if rank == 1:
         return _serve_one(engine, offer, link_timing, draft, options)
     return _serve_zero(engine, offer, link_timing, draft, options)

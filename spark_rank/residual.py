@@ -54,9 +54,7 @@ def quantise_target(
     return counts
 
 
-def draft_counts(
-    row: Categorical, token: int, target_bits: int = limits.TARGET_BITS
-) -> int:
+def draft_counts(row: Categorical, token: int, target_bits: int = limits.TARGET_BITS) -> int:
     """The draft's count of one token, at the target's total mass."""
     return row.count_of(token) << (target_bits - row.mass_bits)
 

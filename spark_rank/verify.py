@@ -105,9 +105,7 @@ def verify_chain(
 
     def verdict(accepted: int, last: LastToken, finish: Finish) -> Verdict:
         rejected = int(last is LastToken.CORRECTION)
-        return Verdict(
-            tuple(tokens), accepted, rejected, depth - accepted - rejected, last, finish
-        )
+        return Verdict(tuple(tokens), accepted, rejected, depth - accepted - rejected, last, finish)
 
     for index, (draft, row) in enumerate(zip(drafts, rows, strict=True)):
         counts = target(index)

@@ -72,11 +72,6 @@ offer_options = _options(
         default=None,
         help="Bound on preallocated slot memory; unset offers what the other bounds need.",
     ),
-    click.option(
-        "--processors",
-        default="none",
-        help="Identity of the processor and grammar policies; equal on all peers.",
-    ),
 )
 
 timing_options = _options(
@@ -101,7 +96,6 @@ class Offer:
     depth_max: int
     support_max: int
     staging_bytes: int | None
-    processors: str
 
 
 def take_offer(options: dict[str, Any]) -> Offer:
@@ -112,7 +106,6 @@ def take_offer(options: dict[str, Any]) -> Offer:
         depth_max=options.pop("depth_max"),
         support_max=options.pop("support_max"),
         staging_bytes=options.pop("staging_bytes"),
-        processors=options.pop("processors"),
     )
 
 

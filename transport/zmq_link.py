@@ -6,7 +6,7 @@ What libzmq does by itself, and what is done here about it (seen on libzmq
 * Reconnection hides that a connection ended, and messages queued for the old
   one would reach whoever answers next. So ``ClientLink`` never lets libzmq
   reconnect: one socket has one connection, ever, and the next connection gets
-  a new socket and a new random routing id. Nothing sent in one link epoch can
+  a new socket and a new routing id. Nothing sent in one link epoch can
   arrive in another, in either direction. ``ZMQ_IMMEDIATE`` would not do: it
   leaves the two epochs' messages in one socket, and at the end it throws away
   what had arrived but was not read yet.
@@ -220,7 +220,7 @@ def _try_send(socket: "zmq.Socket[bytes]", frames: Sequence[Buffer]) -> SendResu
 
 
 class ServerLink:
-    """A listening link (ROUTER). Routes are random ids that libzmq gives per connection.
+    """A listening link (ROUTER). Routes are ids that libzmq makes up, one per connection.
 
     Raises ``ProtocolError``: ``CONFIG_INVALID`` for an address that cannot be
     listened on, or that others can reach without ``allow_remote``;

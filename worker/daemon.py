@@ -40,7 +40,7 @@ def hello_maker(engine: DraftEngine, offer: Offer, target: str | None) -> Callab
         draft_checkpoint=identity.checkpoint,
         draft_native=identity.native,
         target_checkpoint=target or identity.target_checkpoint,
-        processors=offer.processors,
+        processors=identity.processors,
         representations=offer.representations,
         requests_max=offer.requests_max,
         depth_max=offer.depth_max,

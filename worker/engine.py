@@ -22,12 +22,14 @@ class DraftIdentity:
 
     ``native`` is true for a drafter that was trained together with its target
     and false for one adapted to it afterwards; ``target_checkpoint`` names the
-    target that it was made for. (Seed 000, HELLO row.)
+    target that it was made for and ``processors`` that target's processor
+    policy. (Seed 000, HELLO row.)
     """
 
     checkpoint: str
     native: bool
     target_checkpoint: str
+    processors: str
     vocabulary: Vocabulary
 
 

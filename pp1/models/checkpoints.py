@@ -12,7 +12,7 @@ from proto_v2.errors import Code, ProtocolError
 from proto_v2.vocabulary import Vocabulary
 
 from . import smollm2
-from .markov import VOCABULARY_SIZE, MarkovLaw
+from .markov import PROCESSORS, VOCABULARY_SIZE, MarkovLaw
 from .readout import Recipe
 
 TARGET_NAMES: Final = ("smollm2", "markov")
@@ -42,6 +42,24 @@ def target_vocabulary(name: str, options: Options) -> Vocabulary:
         return smollm2.vocabulary_of(options.get("path"))
     if name == "markov":
         return _markov(options).vocabulary()
+    raise _unknown(name, TARGET_NAMES)
+
+
+def target_processors(name: str) -> str:
+    """The processor policy id that the built-in target ``name`` states."""
+    if name == "smollm2":
+        return smollm2.PROCESSORS
+    if name == "markov":
+        return PROCESSORS
+    raise _unknown(name, TARGET_NAMES)
+
+
+def target_processors(name: str) -> str:
+    """The processor policy that ``target_checkpoint(name, ...)`` will state. Raises alike."""
+    if name == "smollm2":
+        return smollm2.PROCESSORS
+    if name == "markov":
+        return PROCESSORS
     raise _unknown(name, TARGET_NAMES)
 
 

@@ -151,7 +151,9 @@ class Llama:
         results: list[F32] = []  # a long prefill: bounded memory, one segment at a time
         for segment in segments:
             parts = [
-                self._hidden([Segment(segment.tokens[i : i + _PREFILL_ROWS], segment.cache)], layers)
+                self._hidden(
+                    [Segment(segment.tokens[i : i + _PREFILL_ROWS], segment.cache)], layers
+                )
                 for i in range(0, len(segment.tokens), _PREFILL_ROWS)
             ]
             results.append(np.concatenate([part[0] for part in parts]))
@@ -197,8 +199,8 @@ class Llama:
         shape = self.shape
         qkv = self._norm(x, layer.attention_norm) @ layer.qkv
         rows = len(x)
-        turned = qkv[:, : shape.width + shape.kv_width].reshape(rows, -1, shape.head_width)
-        turned = _rotate(turned, cos, sin)
+        unturned = qkv[:, : shape.width + shape.kv_width].reshape(rows, -1, shape.head_width)
+        turned = _rotate(unturned, cos, sin)
         values = qkv[:, shape.width + shape.kv_width :].reshape(rows, -1, shape.head_width)
         mixed = np.empty((rows, shape.width), np.float32)
         for segment, start, end in spans:
@@ -216,19 +218,20 @@ class Llama:
         shape = self.shape
         rows, total = len(queries), keys.shape[1]
         group = shape.heads // shape.kv_heads
-        grouped = queries.reshape(rows, shape.kv_heads, group, shape.head_width)
+        grouped: F32 = queries.reshape(rows, shape.kv_heads, group, shape.head_width)
         grouped = grouped.transpose(1, 0, 2, 3).reshape(shape.kv_heads, rows * group, -1)
         scores = grouped @ keys.transpose(0, 2, 1)
         scores *= np.float32(shape.head_width**-0.5)
         if rows > 1:
             later = np.triu(np.ones((rows, rows), dtype=bool), 1)
             recent = scores.reshape(shape.kv_heads, rows, group, total)[..., total - rows :]
-            np.putmask(recent, np.broadcast_to(later[None, :, None, :], recent.shape), -np.inf)
+            np.copyto(recent, -np.inf, where=later[None, :, None, :])
         scores -= scores.max(axis=-1, keepdims=True)
         np.exp(scores, out=scores)
         scores /= scores.sum(axis=-1, keepdims=True)
-        mixed = (scores @ values).reshape(shape.kv_heads, rows, group, shape.head_width)
-        result: F32 = mixed.transpose(1, 0, 2, 3).reshape(rows, shape.width)
+        mixed: F32 = np.matmul(scores, values)
+        apart = mixed.reshape(shape.kv_heads, rows, group, shape.head_width)
+        result: F32 = apart.transpose(1, 0, 2, 3).reshape(rows, shape.width)
         return result
 
     def _feed_forward(self, layer: LayerWeights, x: F32) -> F32:

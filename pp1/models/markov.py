@@ -131,6 +131,9 @@ class MarkovLaw:
     def _last(self, context: Sequence[int]) -> int:
         if not context or not 0 <= context[-1] < self.vocabulary_size:
             raise ProtocolError(
-                Code.PROMPT_TOKEN, "context", f"ids below {self.vocabulary_size}", list(context[-1:])
+                Code.PROMPT_TOKEN,
+                "context",
+                f"ids below {self.vocabulary_size}",
+                list(context[-1:]),
             )
         return context[-1]

@@ -91,9 +91,7 @@ class CommittedTokens:
     def rollback(self, length: int) -> None:
         """Keep the first ``length`` tokens. Raises POSITION_MISMATCH."""
         if not 1 <= length <= len(self.tokens):
-            raise ProtocolError(
-                Code.POSITION_MISMATCH, "length", f"1..{len(self.tokens)}", length
-            )
+            raise ProtocolError(Code.POSITION_MISMATCH, "length", f"1..{len(self.tokens)}", length)
         del self.tokens[length:]
 
     def with_chain(self, chain: Sequence[int]) -> list[int]:

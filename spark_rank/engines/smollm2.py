@@ -69,7 +69,9 @@ class SmolLM2Target:
         if not owned:
             return results
         hidden = llama.hidden(segments, llama.shape.layers)
-        tails = [rows[-len(items[i].drafts) - 1 :] for (i, _), rows in zip(owned, hidden, strict=True)]
+        tails = [
+            rows[-len(items[i].drafts) - 1 :] for (i, _), rows in zip(owned, hidden, strict=True)
+        ]
         logits = llama.logits(np.concatenate(tails))
         start = 0
         for (index, temperature), tail in zip(owned, tails, strict=True):

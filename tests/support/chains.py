@@ -19,7 +19,7 @@ from spark_rank.residual import quantise_target
 from spark_rank.verify import Finish, Verdict, verify_chain
 
 Prefix = tuple[int, ...]
-VerifyChain = Callable[..., Verdict]
+VerifyChain = Callable[..., Verdict]  # the signature of verify_chain
 
 _NUDGE = 1 / 128
 

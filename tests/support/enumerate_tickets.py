@@ -25,7 +25,8 @@ class EnumeratedTickets:
     """A ``TicketSource`` that follows a path through the tree of tickets.
 
     ``path`` holds the tickets of the first draws; draws beyond it answer 0 and
-    extend it. ``bounds`` are the bounds of the draws of ``path``.
+    extend it. ``bounds`` are the bounds of the draws of ``path``. Domains are
+    plain numbers here, so that the oracle can ask as well as the product.
     """
 
     def __init__(self, path: list[int], *, repeats: bool) -> None:
@@ -34,12 +35,12 @@ class EnumeratedTickets:
         self._repeats = repeats
         self._answers: dict[tuple[int, int, int], tuple[int, int]] = {}
 
-    def ticket(self, bits: int, domain: Domain, position: int, round_: int) -> int:
+    def ticket(self, bits: int, domain: int, position: int, round_: int) -> int:
         """One of ``2**bits`` tickets."""
         assert 1 <= bits <= 32
         return self.below(1 << bits, domain, position, round_)
 
-    def below(self, bound: int, domain: Domain, position: int, round_: int) -> int:
+    def below(self, bound: int, domain: int, position: int, round_: int) -> int:
         """One of ``bound`` tickets."""
         assert 1 <= bound <= 1 << 62
         key = (int(domain), position, round_)

@@ -217,7 +217,9 @@ class Trio:
 
     # --- client ---
 
-    def generate(self, key: int, prompt: Sequence[int], tokens_max: int, **params: object) -> Answer:
+    def generate(
+        self, key: int, prompt: Sequence[int], tokens_max: int, **params: object
+    ) -> Answer:
         """Send one request; its answers collect in the returned object."""
         fields: dict[str, object] = {
             "temperature": 1.0,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pp1.models.markov import CONTEXT_TOKENS_MAX, VOCABULARY_SIZE, MarkovLaw
+from pp1.models.markov import CONTEXT_TOKENS_MAX, PROCESSORS, VOCABULARY_SIZE, MarkovLaw
 from pp1.models.sessions import CommittedTokens, SessionTable
 from worker.engine import DraftIdentity
 
@@ -22,6 +22,7 @@ class MarkovDraft:
             checkpoint=self.law.draft_checkpoint(),
             native=True,
             target_checkpoint=self.law.target_checkpoint(),
+            processors=PROCESSORS,
             vocabulary=self.law.vocabulary(),
         )
 

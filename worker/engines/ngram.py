@@ -7,11 +7,18 @@ vocabulary, so it serves any target.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pp1.models.checkpoints import NGRAM_MAX, ngram_checkpoint
+from pp1.models.checkpoints import (
+    NGRAM_MAX,
+    ngram_checkpoint,
+    target_checkpoint,
+    target_processors,
+    target_vocabulary,
+)
 from pp1.models.sessions import CommittedTokens, SessionTable
 from proto_v2 import limits
 from proto_v2.errors import Code, ProtocolError
@@ -35,12 +42,17 @@ class NgramDraft:
     """
 
     def __init__(
-        self, vocabulary: Vocabulary, target_checkpoint: str, ngram_max: int = NGRAM_MAX
+        self,
+        vocabulary: Vocabulary,
+        target_checkpoint: str,
+        processors: str,
+        ngram_max: int = NGRAM_MAX,
     ) -> None:
         if not 1 <= ngram_max <= 16:
             raise ProtocolError(Code.CONFIG_INVALID, "ngram_max", "1..16", ngram_max)
         self._vocabulary = vocabulary
         self._target_checkpoint = target_checkpoint
+        self._processors = processors
         self._ngram_max = ngram_max
         self._sessions: SessionTable[CommittedTokens] = SessionTable()
 
@@ -49,6 +61,7 @@ class NgramDraft:
             checkpoint=ngram_checkpoint(self._ngram_max),
             native=False,
             target_checkpoint=self._target_checkpoint,
+            processors=self._processors,
             vocabulary=self._vocabulary,
         )
 
@@ -77,6 +90,16 @@ class NgramDraft:
 
     def close(self, session: bytes) -> None:
         self._sessions.discard(session)
+
+
+def for_target(target: str = "smollm2", ngram_max: int = NGRAM_MAX, **options: Any) -> NgramDraft:
+    """Prompt lookup for a built-in target, named with that target's options."""
+    return NgramDraft(
+        target_vocabulary(target, options),
+        target_checkpoint(target, options),
+        target_processors(target),
+        ngram_max,
+    )
 
 
 def _followers(text: NDArray[np.int64], ngram_max: int) -> NDArray[np.int64]:

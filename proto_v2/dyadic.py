@@ -132,16 +132,12 @@ def _largest(
     return np.concatenate((above, level[: count - above.size]))
 
 
-def full_support(
-    weights: NDArray[np.float64], mass_bits: int = limits.MASS_BITS
-) -> Categorical:
+def full_support(weights: NDArray[np.float64], mass_bits: int = limits.MASS_BITS) -> Categorical:
     """Counts over the whole vocabulary from normalised draft weights."""
     return Categorical(weights.size, None, allocate(weights, mass_bits), mass_bits)
 
 
-def top_k(
-    weights: NDArray[np.float64], k: int, mass_bits: int = limits.MASS_BITS
-) -> Categorical:
+def top_k(weights: NDArray[np.float64], k: int, mass_bits: int = limits.MASS_BITS) -> Categorical:
     """Counts on the ``k`` ids of largest weight (ties lowest id), normalised within them.
 
     Ids of weight zero never enter the support; counts of zero are dropped. So

@@ -105,9 +105,7 @@ def _check_ids(ids: NDArray[np.int32], legal_size: int) -> None:
     outside = np.flatnonzero((ids < 0) | (ids >= legal_size))
     if outside.size:
         place = int(outside[0])
-        raise ProtocolError(
-            Code.ID_RANGE, f"ids[{place}]", f"0..{legal_size - 1}", int(ids[place])
-        )
+        raise ProtocolError(Code.ID_RANGE, f"ids[{place}]", f"0..{legal_size - 1}", int(ids[place]))
     unsorted = np.flatnonzero(ids[1:] <= ids[:-1])
     if unsorted.size:
         place = int(unsorted[0]) + 1

@@ -1,0 +1,1 @@
+"""The verifying side: two ranks that commit the same tokens, or none."""

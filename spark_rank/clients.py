@@ -26,7 +26,7 @@ from proto_v2.messages import (
     tokens_to_bytes,
 )
 from proto_v2.representation import Representation
-from proto_v2.session import extend_digest, empty_digest
+from proto_v2.session import empty_digest, extend_digest
 from proto_v2.vocabulary import Vocabulary
 
 from .request import check_prompt, check_target_temperature, context_version

@@ -145,9 +145,7 @@ class Collector:
                     proposal.fault = error
 
     def _complete(self, proposal: Proposal, completion: CompletionEntry) -> None:
-        check_completion(
-            proposal.entry, completion, proposal.checksums, proposal.reply_bytes
-        )
+        check_completion(proposal.entry, completion, proposal.checksums, proposal.reply_bytes)
         if completion.status:
             code = known_code(completion.status, Code.COMPLETION_STATUS)
             raise ProtocolError(code, "completion.status", 0, completion.status)

@@ -152,9 +152,7 @@ def main(rank: int, **options: Any) -> int:
         options["draft_checkpoint"],
         options["draft_native"],
     )
-    engine = create(
-        options["engine"], **engine_settings("engine-option", options["engine_option"])
-    )
+    engine = create(options["engine"], **engine_settings("engine-option", options["engine_option"]))
     if rank == 1:
         return _serve_one(engine, offer, link_timing, draft, options)
     return _serve_zero(engine, offer, link_timing, draft, options)

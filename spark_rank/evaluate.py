@@ -24,9 +24,7 @@ def build_verify(
 ) -> Verify:
     """The evaluation job of one step; used proposals are held until ``release_used``."""
     tasks = []
-    for index, (entry, used, request) in enumerate(
-        zip(step.entries, uses, requests, strict=True)
-    ):
+    for index, (entry, used, request) in enumerate(zip(step.entries, uses, requests, strict=True)):
         drafts, rows = collector.hold(index) if used else ((), ())
         tasks.append(
             VerifyTask(

@@ -119,9 +119,7 @@ class RankOneMachine:
         links = list(self._candidates.values())
         if self._link is not None:
             links.append(self._link)
-        return min(
-            (at for link in links if (at := link.next_deadline()) is not None), default=None
-        )
+        return min((at for link in links if (at := link.next_deadline()) is not None), default=None)
 
     def expire(self, now_ns: int) -> None:
         """Ping, and end everything when rank 0 has gone silent."""
@@ -273,9 +271,7 @@ class RankOneMachine:
         if isinstance(message, Nak):
             self._note(_WARNING, "nak_received", code=message.code, field=message.field)
             return None
-        if not isinstance(
-            message, (Rows, Completion, Prepare, Invalidate, Decide, Decision)
-        ):
+        if not isinstance(message, (Rows, Completion, Prepare, Invalidate, Decide, Decision)):
             raise ProtocolError(
                 Code.KIND_UNEXPECTED, "kind", "a message to rank 1", type(message).__name__
             )
@@ -383,9 +379,7 @@ class RankOneMachine:
         link = self._link
         if current is not self._current or link is None or link.agreed is None:
             return  # the step was abandoned while the engine was at it
-        current.verdicts, troubles = verdict_entries(
-            current.follower.step, current.owned, result
-        )
+        current.verdicts, troubles = verdict_entries(current.follower.step, current.owned, result)
         for trouble in troubles:
             self._note(_WARNING, "target_failed", error=trouble)
         ordered = [current.verdicts[index] for index in current.owned]
@@ -400,9 +394,7 @@ class RankOneMachine:
             return ledger.length + len(tokens), ledger.digest_after(tokens)
 
         expected = []
-        for index, (entry, request) in enumerate(
-            zip(step.entries, current.requests, strict=True)
-        ):
+        for index, (entry, request) in enumerate(zip(step.entries, current.requests, strict=True)):
             used = current.follower.uses[index] if current.follower.uses else False
             drafts = current.collector.proposals[index].tokens if used else ()
             expected.append(
@@ -418,9 +410,7 @@ class RankOneMachine:
                 )
             )
         answer = current.follower.on_decision(message, expected)
-        for index, (request, outcome) in enumerate(
-            zip(current.requests, expected, strict=True)
-        ):
+        for index, (request, outcome) in enumerate(zip(current.requests, expected, strict=True)):
             ends = outcome.kind == DecisionKind.END
             if not ends:
                 packed = outcome.tokens[: outcome.token_count * 4]

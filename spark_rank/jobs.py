@@ -76,9 +76,7 @@ class Outcome:
 class EngineRunner:
     """Carries out jobs on one target engine."""
 
-    def __init__(
-        self, engine: TargetEngine, target_bits: int = limits.TARGET_BITS
-    ) -> None:
+    def __init__(self, engine: TargetEngine, target_bits: int = limits.TARGET_BITS) -> None:
         self._engine = engine
         self._target_bits = target_bits
         self._legal_size = engine.identity().vocabulary.legal_size

@@ -14,7 +14,7 @@ the requests with a named error: rank 0 never commits alone.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from proto_v2 import limits
 from proto_v2.deadlines import Deadlines
@@ -72,7 +72,7 @@ MakeStaging = Callable[[Terms], SlotMemory]
 class Timing:
     """Nanoseconds. Deadlines are far above any time that depends on a message's size."""
 
-    link: LinkTiming = LinkTiming()
+    link: LinkTiming = field(default_factory=LinkTiming)
     step_ns: int = 10_000_000_000  # Step to whole completion
     retry_ns: int = 1_000_000_000  # before a question is asked again
     pair_ns: int = 20_000_000_000  # for rank 1 to answer one question
@@ -129,9 +129,7 @@ class RankZeroMachine:
         self._deadlines.set("pair_connect", start_ns + timing.pair_connect_ns)
 
         def link(peer: Peer) -> PeerLink:
-            return PeerLink(
-                peer, boot_id, make_hello, self._out, calling=True, timing=timing.link
-            )
+            return PeerLink(peer, boot_id, make_hello, self._out, calling=True, timing=timing.link)
 
         self._pair = link(PAIR_PEER)
         self._worker = WorkerPort(link(WORKER_PEER), self._out, timing.retry_ns)
@@ -280,9 +278,7 @@ class RankZeroMachine:
         self._worker.lost(self.actives)
         round_ = self._round
         if round_ is not None and round_.leader.phase is Phase.COLLECTING:
-            round_.collector.fail(
-                ProtocolError(Code.WORKER_DOWN, "worker", "a live link", "none")
-            )
+            round_.collector.fail(ProtocolError(Code.WORKER_DOWN, "worker", "a live link", "none"))
             self._prepare(round_, now_ns)
 
     # --- worker messages ---
@@ -309,9 +305,7 @@ class RankZeroMachine:
             else:
                 self._worker.link.nak(_unexpected(message))
 
-    def _on_proposal(
-        self, message: Rows | Completion, payload: Buffer | None, now_ns: int
-    ) -> None:
+    def _on_proposal(self, message: Rows | Completion, payload: Buffer | None, now_ns: int) -> None:
         round_ = self._round
         if (
             round_ is None
@@ -442,9 +436,7 @@ class RankZeroMachine:
     def _cancel(self, concerns: Callable[[Peer, int], bool]) -> None:
         """Cancel requests; those in a lane end with the next decision or before the next round."""
         self._waiting = deque(
-            (client, params)
-            for client, params in self._waiting
-            if not concerns(client, params.key)
+            (client, params) for client, params in self._waiting if not concerns(client, params.key)
         )
         for active in self.actives:
             if concerns(active.client, active.params.key):
@@ -489,9 +481,7 @@ class RankZeroMachine:
         error = ProtocolError(code, "request", "a request that goes on", f"{code.name} on rank 0")
         self._clients.failed(active.client, active.params.key, error)
         if self._pair.agreed is not None:
-            self._pair.send(
-                Cancel(active.request.session_id, active.ledger.generation, int(code))
-            )
+            self._pair.send(Cancel(active.request.session_id, active.ledger.generation, int(code)))
         self._release(active, code)
 
     def _release(self, active: Active, code: Code | None) -> None:
@@ -659,9 +649,9 @@ class RankZeroMachine:
         assert decision is not None
         self._round_over()
         pairs = list(zip(round_.actives, decision.entries, strict=False))
-        committed = [(active, entry) for active, entry in pairs if entry.kind == DecisionKind.COMMIT]
-        for active, entry in committed:
-            self._commit(active, entry)
+        for active, entry in pairs:
+            if entry.kind == DecisionKind.COMMIT:
+                self._commit(active, entry)
         self._score(round_)
         alive = [
             (active, entry)

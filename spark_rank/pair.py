@@ -293,9 +293,7 @@ class PairLeader:
         if self.phase is not Phase.EVALUATING or self._theirs is not None:
             return
         if len(message.entries) != len(expected):
-            raise ProtocolError(
-                Code.RANK_SPLIT, "verdicts", len(expected), len(message.entries)
-            )
+            raise ProtocolError(Code.RANK_SPLIT, "verdicts", len(expected), len(message.entries))
         self._theirs = dict(zip(expected, message.entries, strict=True))
 
     def verdicts(self) -> dict[int, VerdictEntry] | None:

@@ -72,9 +72,7 @@ class Request:
         return self._key(self.ledger.generation, Owner.WORKER)
 
     def _key(self, generation: int, owner: Owner) -> bytes:
-        return derive_key(
-            self.session_seed, self.session_id, self.request_id, generation, owner
-        )
+        return derive_key(self.session_seed, self.session_id, self.request_id, generation, owner)
 
 
 def open_request(
@@ -146,6 +144,4 @@ def check_target_temperature(temperature: float) -> None:
     """0.0 is greedy; otherwise the same range as a proposal temperature (NaN refused)."""
     low, high = limits.TEMPERATURE_MIN, limits.TEMPERATURE_MAX
     if not (temperature == 0.0 or low <= temperature <= high):
-        raise ProtocolError(
-            Code.PARAMETER_RANGE, "temperature", f"0 or {low}..{high}", temperature
-        )
+        raise ProtocolError(Code.PARAMETER_RANGE, "temperature", f"0 or {low}..{high}", temperature)

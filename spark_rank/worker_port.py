@@ -155,9 +155,7 @@ class WorkerPort:
                     generation=entry.generation,
                     round=entry.round,
                     accepted=entry.accepted,
-                    last=tuple(tokens[entry.accepted :])
-                    if entry.last != LastToken.NONE
-                    else (),
+                    last=tuple(tokens[entry.accepted :]) if entry.last != LastToken.NONE else (),
                     position=entry.position,
                     digest=entry.digest,
                 )
@@ -169,9 +167,7 @@ class WorkerPort:
         """The request is over."""
         self._unanswered.pop(active.request.session_id, None)
         if self.terms is not None and active.params.depth > 0:
-            self.link.send(
-                Cancel(active.request.session_id, active.ledger.generation, reason)
-            )
+            self.link.send(Cancel(active.request.session_id, active.ledger.generation, reason))
 
     @staticmethod
     def forgets(code: int) -> bool:

@@ -1,0 +1,1 @@
+"""The wires: ZeroMQ links, staging memory, event loop, configuration, logs, metrics."""

@@ -26,6 +26,7 @@ Linux only: ``ClientLink`` joins its descriptors with epoll.
 
 import errno
 import ipaddress
+import itertools
 import select
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -288,6 +289,7 @@ class _Epoch:
 
     def __init__(
         self,
+        number: int,
         context: "zmq.Context[zmq.Socket[bytes]]",
         socket: "zmq.Socket[bytes]",
         readable: select.epoll,
@@ -296,7 +298,7 @@ class _Epoch:
         self.up = False
         self.up_since = 0
         self.ended = False
-        endpoint = f"inproc://monitor-{id(self)}"
+        endpoint = f"inproc://monitor-{number}"  # libzmq frees a used name only later
         socket.monitor(endpoint, _WATCHED)
         self._monitor = context.socket(zmq.PAIR)
         self._monitor.set(zmq.LINGER, 0)
@@ -352,6 +354,7 @@ class ClientLink:
         # One descriptor for the socket and its monitor, the same over all epochs.
         self._readable = select.epoll()
         self._epoch: _Epoch | None = None
+        self._numbers = itertools.count()
         self._pause_ms = RECONNECT_MS
         self._wake_at: int | None = None
         self._connect()
@@ -413,7 +416,7 @@ class ClientLink:
         _configure(socket, self._target, self._max_frame_bytes)
         socket.set(zmq.RECONNECT_IVL, _NEVER_MS)
         socket.set(zmq.CONNECT_TIMEOUT, CONNECT_MS)
-        self._epoch = _Epoch(self._context, socket, self._readable)
+        self._epoch = _Epoch(next(self._numbers), self._context, socket, self._readable)
         self._wake_at = monotonic_ns() + (CONNECT_MS + HANDSHAKE_MS) * _NS_PER_MS
         socket.connect(self.address)
 

@@ -327,9 +327,7 @@ class WorkerMachine:
         length = ledger.length
         ledger.append(tokens)
         ledger.round = commit.round
-        self._run(
-            AdvanceSession(commit.session_id, length, tokens), (session, commit.generation)
-        )
+        self._run(AdvanceSession(commit.session_id, length, tokens), (session, commit.generation))
 
     # --- steps ---
 
@@ -361,9 +359,7 @@ class WorkerMachine:
             try:
                 session = self._accept(line, entry)
             except ProtocolError as error:
-                self._out.append(
-                    Count("pp1_proposals_refused_total", (("code", error.code.name),))
-                )
+                self._out.append(Count("pp1_proposals_refused_total", (("code", error.code.name),)))
                 statuses[index] = error.code
                 continue
             generations[index] = entry.generation
@@ -437,9 +433,7 @@ class WorkerMachine:
             elif statuses.get(index) is Code.DRAFT_FAILED:
                 session.broken = Code.DRAFT_FAILED
 
-    def _send_rows(
-        self, line: _Line, step: Step, reply: _Reply, chains: dict[int, Chain]
-    ) -> None:
+    def _send_rows(self, line: _Line, step: Step, reply: _Reply, chains: dict[int, Chain]) -> None:
         """Dense rows go one by one; sparse rows of the whole step share one message."""
         batch: list[Row] = []
         payloads: list[bytes] = []

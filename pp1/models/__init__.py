@@ -1,0 +1,1 @@
+"""Models shared by both roles: a leaf package that imports only ``proto_v2``."""

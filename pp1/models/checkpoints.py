@@ -54,15 +54,6 @@ def target_processors(name: str) -> str:
     raise _unknown(name, TARGET_NAMES)
 
 
-def target_processors(name: str) -> str:
-    """The processor policy that ``target_checkpoint(name, ...)`` will state. Raises alike."""
-    if name == "smollm2":
-        return smollm2.PROCESSORS
-    if name == "markov":
-        return PROCESSORS
-    raise _unknown(name, TARGET_NAMES)
-
-
 def draft_checkpoint(name: str, options: Options) -> str:
     """What ``worker.engines.create(name, **options)`` will state. Raises alike."""
     if name == "smollm2":

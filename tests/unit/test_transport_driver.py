@@ -238,28 +238,28 @@ def test_a_deadline_expires_never_early_and_every_new_one_counts(
 
 def test_a_link_is_polled_when_it_asked_for_it(make: Callable[..., Driver]) -> None:
     class Sleeper(FakeLink):
+        """Has its messages one by one, each only some time after the last."""
+
         def poll(self, limit: int) -> list[LinkEvent]:
             if self.wake is None or monotonic_ns() < self.wake:
                 return []
-            self.wake = None
-            return [Received(b"", [memoryview(b"awake")])]
+            self.wake = monotonic_ns() + 5_000_000
+            return [Received(b"", [memoryview(next(self.messages))])]
 
     class Woken(Toy):
         def receive(self, source: Peer, frames: Sequence[memoryview], now_ns: int) -> None:
             super().receive(source, frames, now_ns)
-            self.deadline = monotonic_ns()
-
-        def expire(self, now_ns: int) -> None:
-            super().expire(now_ns)
-            self.todo.append(Stop(ExitCode.OK, "both"))
+            if len(self.calls) == 2:
+                self.todo.append(Stop(ExitCode.OK, "both"))
 
     link = Sleeper("sleeper", iter(()), SendResult.SENT)
-    link.wake = monotonic_ns() + 20_000_000
+    link.messages = iter((b"one", b"two"))
+    link.wake = monotonic_ns() + 5_000_000
     os.read(link.descriptor, 8)  # silent from here on
     machine = Woken()
-    machine.deadline = 1 << 62  # not due when the link is
+    machine.deadline = 1 << 62  # never due when the link is
     assert run(make(machine, link).run()) == ExitCode.OK
-    assert machine.calls == [("receive", "sleeper", [b"awake"]), ("expire",)]
+    assert machine.calls == [("receive", "sleeper", [b"one"]), ("receive", "sleeper", [b"two"])]
 
 
 def test_the_timer_is_armed_anew_only_for_another_deadline(make: Callable[..., Driver]) -> None:

@@ -8,8 +8,8 @@ laws, with the integer counts that would travel:
 * ids only: the verifier takes q for one-hot at the drafted id, so a draft is
   accepted with probability p at it: ``sum_i q_i p_i``.
 
-Both keep the output law; the difference is what sending q is worth. "target's
-own law" drafts with p itself: it shows what the support policy alone costs.
+Both keep the output law; the difference is what sending q is worth. The drafter
+"own law" is the target itself: it shows what the support policy alone costs.
 """
 
 import json as json_module

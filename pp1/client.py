@@ -51,13 +51,13 @@ class Client:
     def _send(self, message: Message) -> None:
         self._link.send(b"", encode(message, self._boot_id, 0))
 
-    def messages(self, timeout_s: float) -> Iterator[AnyMessage]:
-        """Every message that comes within the timeout.
+    def messages(self, silence_s: float) -> Iterator[AnyMessage]:
+        """Every message that comes, until nothing has come for ``silence_s``.
 
         Raises:
             ProtocolError: PEER_UNREACHABLE when the connection breaks.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + silence_s
         while True:
             for event in self._link.poll(64):
                 if isinstance(event, Up):
@@ -67,6 +67,7 @@ class Client:
                         raise self._unreachable("a connection that lasts")
                 elif isinstance(event, Received):
                     yield decode(event.frames).message
+                    deadline = time.monotonic() + silence_s
             left = deadline - time.monotonic()
             if left <= 0:
                 return
@@ -138,24 +139,19 @@ class Client:
             ProtocolError: the request's own error, or PEER_UNREACHABLE when
                 nothing comes for ``silence_s``.
         """
-        while True:
-            got_any = False
-            for message in self.messages(silence_s):
-                got_any = True
-                if isinstance(message, Failed) and message.key in (key, 0):
-                    raise ProtocolError(
-                        known_code(message.code, Code.PEER_UNREACHABLE),
-                        message.field,
-                        message.wanted,
-                        message.got,
-                    )
-                if isinstance(message, Tokens) and message.key == key:
-                    yield message
-                if isinstance(message, Finished) and message.key == key:
-                    yield message
+        for message in self.messages(silence_s):
+            if isinstance(message, Failed) and message.key in (key, 0):
+                raise ProtocolError(
+                    known_code(message.code, Code.PEER_UNREACHABLE),
+                    message.field,
+                    message.wanted,
+                    message.got,
+                )
+            if isinstance(message, (Tokens, Finished)) and message.key == key:
+                yield message
+                if isinstance(message, Finished):
                     return
-            if not got_any:
-                raise self._unreachable(f"an answer within {silence_s:g} s")
+        raise self._unreachable(f"an answer within {silence_s:g} s")
 
 
 def proposal_temperature(target_temperature: float) -> float:

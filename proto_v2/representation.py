@@ -102,16 +102,20 @@ def decode(
 
 
 def _check_ids(ids: NDArray[np.int32], legal_size: int) -> None:
+    """ID_RANGE before ID_ORDER; ascending ids within range are recognised in one pass."""
+    ascending = bool((ids[1:] > ids[:-1]).all())
+    if ascending and ids[0] >= 0 and ids[-1] < legal_size:
+        return
     outside = np.flatnonzero((ids < 0) | (ids >= legal_size))
     if outside.size:
         place = int(outside[0])
-        raise ProtocolError(Code.ID_RANGE, f"ids[{place}]", f"0..{legal_size - 1}", int(ids[place]))
-    unsorted = np.flatnonzero(ids[1:] <= ids[:-1])
-    if unsorted.size:
-        place = int(unsorted[0]) + 1
         raise ProtocolError(
-            Code.ID_ORDER, f"ids[{place}]", f"above {int(ids[place - 1])}", int(ids[place])
+            Code.ID_RANGE, f"ids[{place}]", f"0..{legal_size - 1}", int(ids[place])
         )
+    place = int(np.argmax(ids[1:] <= ids[:-1])) + 1
+    raise ProtocolError(
+        Code.ID_ORDER, f"ids[{place}]", f"above {int(ids[place - 1])}", int(ids[place])
+    )
 
 
 def _counts(

@@ -60,14 +60,30 @@ def draft_counts(row: Categorical, token: int, target_bits: int = limits.TARGET_
 
 
 def residual_counts(
-    target: NDArray[np.int64], row: Categorical, target_bits: int = limits.TARGET_BITS
+    target: NDArray[np.int64],
+    row: Categorical,
+    target_bits: int = limits.TARGET_BITS,
+    *,
+    start: int = 0,
 ) -> NDArray[np.int64]:
-    """``max(n - d, 0)`` over every id, also those outside a sparse support; int64 ``[V]``."""
+    """``max(n - d, 0)`` over every id, also those outside a sparse support.
+
+    Args:
+        target: int64 ``[V]``; or one contiguous shard of it, whose first id is ``start``.
+        row: the whole categorical that drew the rejected token.
+
+    Returns:
+        int64, as long as ``target``.
+    """
     shift = target_bits - row.mass_bits
+    stop = start + target.size
+    assert 0 <= start <= stop <= row.vocabulary_size
     if row.ids is None:
-        return np.maximum(target - (row.counts << shift), 0)
+        return np.maximum(target - (row.counts[start:stop] << shift), 0)
+    first, last = np.searchsorted(row.ids, (start, stop))
+    ids = row.ids[first:last] - start
     counts = target.copy()
-    counts[row.ids] = np.maximum(counts[row.ids] - (row.counts << shift), 0)
+    counts[ids] = np.maximum(counts[ids] - (row.counts[first:last] << shift), 0)
     return counts
 
 

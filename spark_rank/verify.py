@@ -82,16 +82,13 @@ def verify_chain(
             are judged in token order.
 
     Raises:
-        ProtocolError: Q_MISSING when rows and drafts differ in number,
-            LOGITS_INVALID, RESIDUAL_EMPTY, RNG codes.
+        ProtocolError: before anything is drawn, Q_MISSING when rows and drafts
+            differ in number, TOKEN_RANGE, TOKEN_ZERO_Q, LOGITS_INVALID for the
+            wrong shape or dtype; then LOGITS_INVALID, RESIDUAL_EMPTY, RNG codes.
     """
     depth = len(drafts)
-    if len(rows) != depth:
-        raise ProtocolError(Code.Q_MISSING, "rows", f"{depth} rows", len(rows))
-    if logits.ndim != 2 or logits.shape[0] != depth + 1:
-        raise ProtocolError(
-            Code.LOGITS_INVALID, "logits", f"{depth + 1} rows of logits", logits.shape
-        )
+    _check_proposal(drafts, rows, legal_size)
+    _check_logits(logits, rows, legal_size)
     assert room >= 1, "a request without room is over"
     tokens: list[int] = []
 
@@ -125,6 +122,32 @@ def verify_chain(
     return verdict(depth, last, finish_after(token))
 
 
+def _check_proposal(drafts: Sequence[int], rows: Sequence[Categorical], legal_size: int) -> None:
+    if len(rows) != len(drafts):
+        raise ProtocolError(Code.Q_MISSING, "rows", f"{len(drafts)} rows", len(rows))
+    for draft, row in zip(drafts, rows, strict=True):
+        if not 0 <= draft < legal_size:
+            raise ProtocolError(Code.TOKEN_RANGE, "draft", f"an id below {legal_size}", draft)
+        # With d = 0 every n would satisfy n >= d: such a token was never drawn from its row.
+        if row.count_of(draft) == 0:
+            raise ProtocolError(Code.TOKEN_ZERO_Q, "draft", "a token with mass in its own q", draft)
+
+
+def _check_logits(logits: object, rows: Sequence[Categorical], legal_size: int) -> None:
+    """Refuse what an engine returned if it is not the array that it promised."""
+    if not isinstance(logits, np.ndarray) or logits.dtype != np.float32:
+        got = getattr(logits, "dtype", type(logits).__name__)
+        raise ProtocolError(Code.LOGITS_INVALID, "logits", "a float32 array", got)
+    if (
+        logits.ndim != 2
+        or len(logits) != len(rows) + 1
+        or logits.shape[1] < legal_size
+        or any(row.vocabulary_size != logits.shape[1] for row in rows)
+    ):
+        wanted = f"{len(rows) + 1} rows as wide as q"
+        raise ProtocolError(Code.LOGITS_INVALID, "logits", wanted, logits.shape)
+
+
 def _accepts(
     counts: NDArray[np.int64],
     row: Categorical,
@@ -135,8 +158,6 @@ def _accepts(
     target_bits: int,
 ) -> bool:
     wanted, drawn = int(counts[draft]), draft_counts(row, draft, target_bits)
-    if drawn == 0:
-        raise ProtocolError(Code.TOKEN_ZERO_Q, "draft", "a token with mass in its own q", draft)
     if wanted >= drawn:
         return True
     return tickets.below(drawn, Domain.ACCEPTANCE, position, round_) < wanted

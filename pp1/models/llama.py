@@ -44,10 +44,12 @@ class LlamaShape:
 
     @property
     def head_width(self) -> int:
+        """Elements of one head."""
         return self.width // self.heads
 
     @property
     def kv_width(self) -> int:
+        """Elements of all keys, or all values, of one position."""
         return self.kv_heads * self.head_width
 
 

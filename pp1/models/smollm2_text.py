@@ -69,6 +69,7 @@ class TokenizerData:
         return frozenset(i for i in self.control if self.tokens[i] in (_END, _END_OF_TEXT))
 
     def save(self, path: Path) -> None:
+        """Write as JSON."""
         fields = {
             "tokens": self.tokens,
             "control": sorted(self.control),
@@ -79,6 +80,7 @@ class TokenizerData:
 
     @classmethod
     def load(cls, path: Path) -> "TokenizerData":
+        """Read what ``save`` wrote."""
         fields = json.loads(path.read_text("utf-8"))
         return cls(
             tuple(fields["tokens"]),

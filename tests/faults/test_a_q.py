@@ -59,7 +59,7 @@ class FixedDraft:
     def identity(self) -> DraftIdentity:
         size = len(self._weights(()))
         tokens = [bytes([token]) for token in range(size)]
-        return DraftIdentity("fixed", True, "toy", Vocabulary(size, size, map_hash(tokens)))
+        return DraftIdentity("fixed", True, "toy", "none", Vocabulary(size, size, map_hash(tokens)))
 
     def open(self, session: bytes, prefix: Sequence[int]) -> None: ...
 
@@ -170,11 +170,10 @@ def test_a09_a_q_below_one_ticket_cannot_be_drawn_sent_or_verified() -> None:
 
 def test_a10_equal_laws_accept_without_a_draw_so_no_residual_is_empty() -> None:
     """A10 (i): p == q never asks for an acceptance ticket, and never rejects."""
-    counts = (1 << 23, 1 << 22, 1 << 22)
-    logits = np.log(np.array([2, 1, 1], dtype=np.float32))
-    target = quantise_target(logits, legal_size=3)
-    assert target.tolist() == [count << 24 for count in counts]
-    for token in range(3):
+    counts = (1 << 22,) * 4
+    logits = np.zeros(4, dtype=np.float32)
+    assert quantise_target(logits, legal_size=4).tolist() == [count << 24 for count in counts]
+    for token in range(4):
         row = dense_row(counts, limits.MASS_BITS)
         assert verify_one(token, row, logits, ScriptedTickets({})).accepted == 1
 
@@ -209,8 +208,8 @@ def as_bf16(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    weights = np.exp(logits.astype(np.float64) - float(logits.max()))
-    return weights / weights.sum()
+    weights: NDArray[np.float64] = np.exp(logits.astype(np.float64) - float(logits.max()))
+    return np.asarray(weights / weights.sum())
 
 
 @pytest.mark.parametrize(
@@ -275,7 +274,7 @@ def test_a18_a_drawn_token_comes_from_its_own_counts() -> None:
     logits = np.zeros(size, dtype=np.float32)
     logits[0] = np.log(1e-5 * (size - 1) / (1 - 1e-5))
     n = int(quantise_target(logits, legal_size=size)[0])
-    assert Fraction(n, 1 << limits.TARGET_BITS) == pytest.approx(1e-5, rel=1e-5)
+    assert Fraction(n, 1 << limits.TARGET_BITS) == pytest.approx(1e-5, rel=1e-4)
     for ticket, accepted in ((n - 1, 1), (n, 0)):
         tickets = ScriptedTickets({Domain.ACCEPTANCE: ticket, Domain.RESIDUAL: 0})
         assert verify_one(0, row, logits, tickets).accepted == accepted

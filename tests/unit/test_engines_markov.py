@@ -153,6 +153,7 @@ def test_expected_identities_are_those_stated() -> None:
     assert checkpoints.draft_checkpoint("markov", options) == draft.checkpoint
     assert checkpoints.draft_native("markov") is draft.native
     assert draft.target_checkpoint == target.checkpoint
+    assert draft.processors == target.processors
     assert draft.vocabulary == target.vocabulary
     for ask in (checkpoints.target_checkpoint, checkpoints.draft_checkpoint):
         with pytest.raises(ProtocolError) as caught:

@@ -32,7 +32,7 @@ def expected(text: list[int], ngram_max: int, size: int) -> list[Fraction]:
 def test_law_is_the_plain_count(ngram_max: int) -> None:
     print("seed 20")
     random = np.random.default_rng(20)
-    engine = NgramDraft(VOCABULARY, "any", ngram_max)
+    engine = NgramDraft(VOCABULARY, "any", "none", ngram_max)
     for index in range(200):
         text = random.integers(0, int(random.integers(1, 10)), int(random.integers(1, 30)))
         tokens = [int(token) for token in text]
@@ -48,7 +48,7 @@ def test_law_is_the_plain_count(ngram_max: int) -> None:
 
 
 def test_longest_match_wins_and_rollback_forgets() -> None:
-    engine = NgramDraft(VOCABULARY, "any")
+    engine = NgramDraft(VOCABULARY, "any", "none")
     engine.open(S, [1, 2, 3, 9, 2, 4, 1])
     engine.extend(S, [2])
     assert int(engine.next_weights(S, (), 1.0).argmax()) == 3  # after "1 2", not after "2"

@@ -2,10 +2,12 @@
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from pp1.models import checkpoints, readout, smollm2
 from pp1.models.smollm2_text import CHAT_TEMPLATE, SYSTEM, Tokenizer, TokenizerData
@@ -35,7 +37,7 @@ def draft() -> DraftEngine:
     return create_draft("smollm2")
 
 
-def probabilities(logits: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def probabilities(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     weights = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
     return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
 
@@ -137,6 +139,7 @@ def test_expected_identities_are_those_stated(target: TargetEngine, draft: Draft
     assert checkpoints.draft_checkpoint("smollm2", {}) == drafter.checkpoint
     assert drafter.native is checkpoints.draft_native("smollm2") is False
     assert drafter.target_checkpoint == stated.checkpoint
+    assert drafter.processors == stated.processors
     assert drafter.vocabulary == stated.vocabulary
     assert max(len(stated.checkpoint), len(drafter.checkpoint)) <= 200
     other = checkpoints.draft_checkpoint("smollm2", {"layers": 4})
@@ -177,7 +180,7 @@ def test_sizes_that_the_model_does_not_have_are_refused() -> None:
     model = smollm2.load()
     for layers, rank in ((30, 128), (2, 577)):
         recipe = readout.Recipe.of(model.checkpoint, layers, rank)
-        assert refused(lambda r=recipe: readout.load(model, r)).code is Code.CONFIG_INVALID
+        assert refused(partial(readout.load, model, recipe)).code is Code.CONFIG_INVALID
     assert refused(lambda: readout.Recipe.of("x", 0)).code is Code.CONFIG_INVALID
     assert refused(lambda: readout.Recipe.of("x", 2, 15)).code is Code.CONFIG_INVALID
 

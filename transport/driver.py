@@ -131,6 +131,7 @@ class Driver:
         self._armed_for: int | None = None
         self._scheduled: set[str] = set()  # links that a call_soon will read
         self._unreachable: dict[Peer, None] = {}
+        self.reason = ""  # why the service ended, once it has
         self._ready = False
         self._lines_lost = 0  # as already counted
 
@@ -161,6 +162,7 @@ class Driver:
         if self._end.done():
             return
         self._set_ready(False)
+        self.reason = message
         level = logging.INFO if exit_code == ExitCode.OK else logging.ERROR
         self._log.note(level, "stop", {"exit_code": int(exit_code), "reason": message})
         self._end.set_result(int(exit_code))
@@ -386,8 +388,15 @@ def run_machine(
     log: Log,
     job_threads: int = 1,
 ) -> int:
-    """Serve one machine on a loop of its own (uvloop) and give the exit code."""
+    """Serve one machine on a loop of its own (uvloop) and give the exit code.
+
+    An end that the machine asked for with another code than OK is also one
+    line on standard error, wherever the log goes.
+    """
     driver = Driver(machine, links, run_job, metrics=metrics, log=log, job_threads=job_threads)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(driver.run())
+        exit_code = runner.run(driver.run())
+    if exit_code != ExitCode.OK and driver.reason:
+        print(f"pp1: {driver.reason}", file=sys.stderr)
+    return exit_code

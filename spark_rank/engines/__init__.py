@@ -1,10 +1,8 @@
 """Target engines by name; each is imported only when it is asked for."""
 
-from importlib import import_module
-from inspect import signature
 from typing import Any, Final
 
-from proto_v2.errors import Code, ProtocolError
+from pp1.models.plugin import construct
 from spark_rank.engine import TargetEngine
 
 NAMES: Final = {
@@ -22,22 +20,5 @@ def create(name: str, **options: Any) -> TargetEngine:
         ProtocolError: CONFIG_INVALID for an unknown name or option; what the
             engine itself raises.
     """
-    module_name, _, attribute = NAMES.get(name, name).partition(":")
-    if not attribute:
-        raise ProtocolError(
-            Code.CONFIG_INVALID, "engine", f"{', '.join(NAMES)} or module:Class", name
-        )
-    try:
-        constructor = getattr(import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ProtocolError(
-            Code.CONFIG_INVALID, "engine", "a module and class that can be imported", error
-        ) from error
-    try:
-        signature(constructor).bind(**options)
-    except (TypeError, ValueError) as error:
-        raise ProtocolError(
-            Code.CONFIG_INVALID, "engine options", f"what {name} takes", error
-        ) from error
-    engine: TargetEngine = constructor(**options)
+    engine: TargetEngine = construct(NAMES, name, options)
     return engine

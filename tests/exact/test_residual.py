@@ -111,6 +111,22 @@ def test_logits_that_are_not_the_promised_array_are_refused_before_a_draw(logits
     assert refusal.value.code is Code.LOGITS_INVALID
 
 
+def test_target_only_logits_narrower_than_the_legal_vocabulary_are_refused() -> None:
+    with pytest.raises(ProtocolError) as refusal:
+        verify_chain(
+            position=0,
+            round_=1,
+            drafts=(),
+            rows=(),
+            logits=np.zeros((1, 3), dtype=np.float32),
+            tickets=ScriptedTickets({}),
+            stop_tokens=frozenset(),
+            room=1,
+            legal_size=4,
+        )
+    assert refusal.value.code is Code.LOGITS_INVALID
+
+
 def test_a_bad_row_late_in_the_chain_is_refused_before_a_draw() -> None:
     """Token 3 has no mass in the second row."""
     rows = (dense_row((1, 1, 1, 1), 2), dense_row((2, 1, 1, 0), 2))

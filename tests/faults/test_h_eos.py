@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from proto_v2 import limits
 from proto_v2.dyadic import Categorical, full_support
 from proto_v2.rng import Domain, KeyedTickets, Owner, TicketSource, derive_key
 from spark_rank.verify import Finish, LastToken, Verdict, verify_chain
@@ -266,4 +265,3 @@ def test_the_verifier_draws_nothing_outside_its_own_domains() -> None:
         verify([10, 11, 12, 13, 14], target, tickets=tickets)
         drawn |= {domain for domain, *_ in tickets.drawn}
     assert drawn == {Domain.ACCEPTANCE, Domain.RESIDUAL, Domain.BONUS}
-    assert limits.TARGET_BITS == 48

@@ -5,7 +5,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from proto_v2.dyadic import full_support
 from proto_v2.representation import Representation
 from proto_v2.rng import Domain, TicketSource
 from tests.faults.test_a_q import FixedDraft, entry
@@ -44,4 +43,3 @@ def test_i01_a_chain_has_the_depth_of_its_step_whatever_is_drawn(depth: int) -> 
         step = entry(depth, Representation.SPARSE_F32, 2)
         chain = draw_chain(FixedDraft(lambda _: weights), DraftItem(0, step, tickets), 4)
         assert len(chain.rows) == len(chain.payloads) == depth
-    assert full_support(weights, 4).counts.sum() == 16

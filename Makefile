@@ -16,10 +16,10 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help setup demo test lint format lock clean
+.PHONY: help setup demo test campaign-law lint format lock clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Make .venv with everything, as locked
 
@@ -32,10 +32,13 @@ $(STAMP): requirements.lock requirements-model.lock pyproject.toml
 	@touch $@
 
 demo: $(STAMP) ## Generate text with a worker and two ranks on this machine
-	$(BIN)/pp1 demo
+	@$(BIN)/pp1 demo
 
 test: $(STAMP) ## Run the tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+campaign-law: $(STAMP) ## The law over the wire with 204,000 tokens (about 10 minutes)
+	PP1_LAW_TOKENS=204000 $(BIN)/python -m pytest -s tests/wire/test_exact_law.py
 
 lint: $(STAMP) ## ruff, mypy --strict, import rules
 	$(BIN)/ruff check .

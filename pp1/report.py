@@ -99,13 +99,13 @@ class Progress:
         ]
 
     def line(self) -> str:
-        """One line of figures."""
+        """One line of figures, the most telling first: a narrow terminal cuts the rest."""
         per_round = self.accepted / self.speculative if self.speculative else 0.0
         by_position = " ".join(f"{value:.2f}" for value in self.acceptance) or "-"
         return (
-            f"{len(self.tokens)} tokens  {self.rate:.1f} tokens/s  "
-            f"accepted/round {per_round:.2f}  by position {by_position}  "
-            f"rounds {self.speculative} speculative {self.target_only} target-only"
+            f"{self.rate:.1f} tokens/s, {per_round:.2f} accepted/round ({by_position}), "
+            f"{self.speculative} speculative + {self.target_only} target-only rounds, "
+            f"{len(self.tokens)} tokens"
         )
 
 

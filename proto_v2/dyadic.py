@@ -67,7 +67,7 @@ class Categorical:
         return place if self.ids is None else int(self.ids[place])
 
     def dense(self) -> NDArray[np.int64]:
-        """Counts of every id, ``int64 [vocabulary_size]``."""
+        """Counts of every id, ``int64 [vocabulary_size]``; read only where they are shared."""
         if self.ids is None:
             return self.counts
         counts = np.zeros(self.vocabulary_size, dtype=np.int64)
@@ -81,9 +81,10 @@ def _check_weights(weights: NDArray[np.float64]) -> None:
         raise ProtocolError(
             Code.WEIGHTS_INVALID, "weights", "float64 [n]", f"{weights.dtype} {weights.shape}"
         )
-    # NaN fails the first comparison; +inf is caught by the sum.
-    if not bool((weights >= 0.0).all()):
-        raise ProtocolError(Code.WEIGHTS_INVALID, "weights", "no NaN, none negative", "some")
+    # NaN fails the comparison. The upper end keeps the sum from overflowing.
+    low, high = float(weights.min()), float(weights.max())
+    if not 0.0 <= low <= high <= 1.0 + NORMALISATION_TOLERANCE:
+        raise ProtocolError(Code.WEIGHTS_INVALID, "weights", "all in 0..1", f"{low}..{high}")
     total = float(weights.sum())
     if not abs(total - 1.0) <= NORMALISATION_TOLERANCE:
         raise ProtocolError(Code.WEIGHTS_INVALID, "weights", "a total of one", total)
@@ -112,24 +113,24 @@ def allocate(q: NDArray[np.float64], mass_bits: int = limits.MASS_BITS) -> NDArr
     if left == 0:
         return counts
     remainders = scaled - floors
-    candidates = np.flatnonzero(remainders)
-    if not 0 <= left <= candidates.size:
+    positive = int(np.count_nonzero(remainders))
+    if not 0 <= left <= positive:
         raise ProtocolError(
-            Code.ALLOCATION_INCONSISTENT, "remaining", f"0..{candidates.size} tickets", left
+            Code.ALLOCATION_INCONSISTENT, "remaining", f"0..{positive} tickets", left
         )
-    counts[_largest(remainders, candidates, left)] += 1
+    counts += _largest(remainders, left)
     return counts
 
 
-def _largest(
-    values: NDArray[np.float64], candidates: NDArray[np.intp], count: int
-) -> NDArray[np.intp]:
-    """The ``count`` candidates of largest value; among equals the lowest indices."""
-    held = values[candidates]
-    threshold = np.partition(held, held.size - count)[held.size - count]
-    above = candidates[held > threshold]
-    level = candidates[held == threshold]
-    return np.concatenate((above, level[: count - above.size]))
+def _largest(values: NDArray[np.float64], count: int) -> NDArray[np.bool_]:
+    """Where the ``count`` largest values are; among equals the lowest indices."""
+    place = values.size - count
+    threshold = np.partition(values, place)[place]
+    chosen = np.asarray(values > threshold)
+    # Few values sit on the threshold, so that only they are looked up by index.
+    level = np.flatnonzero(values == threshold)
+    chosen[level[: count - int(np.count_nonzero(chosen))]] = True
+    return chosen
 
 
 def full_support(weights: NDArray[np.float64], mass_bits: int = limits.MASS_BITS) -> Categorical:
@@ -145,12 +146,9 @@ def top_k(weights: NDArray[np.float64], k: int, mass_bits: int = limits.MASS_BIT
     """
     _check_weights(weights)
     assert k >= 1
-    positive = np.flatnonzero(weights)
-    if positive.size > k:
-        positive = np.sort(_largest(weights, positive, k))
-    inside = weights[positive]
+    wide = int(np.count_nonzero(weights)) > k
+    support = np.flatnonzero(_largest(weights, k) if wide else weights)
+    inside = weights[support]
     counts = allocate(inside / inside.sum(), mass_bits)
     kept = np.flatnonzero(counts)
-    return Categorical(
-        weights.size, positive[kept].astype(np.int32), np.ascontiguousarray(counts[kept]), mass_bits
-    )
+    return Categorical(weights.size, support[kept].astype(np.int32), counts[kept], mass_bits)

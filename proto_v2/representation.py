@@ -53,6 +53,7 @@ def row_entries(representation: Representation, payload: Buffer) -> int:
 
 def encode(categorical: Categorical, representation: Representation) -> bytes:
     """The payload of a row: the counts, whichever way the categorical holds them."""
+    assert categorical.mass_bits <= limits.MASS_BITS, "FP32 holds 24 bits of a count"
     scale = float(1 << categorical.mass_bits)
     if representation is Representation.DENSE_F32:
         return (categorical.dense() / scale).astype("<f4").tobytes()
@@ -75,7 +76,9 @@ def decode(
 ) -> Categorical:
     """The categorical of a payload, or the first rule that it breaks.
 
-    The result holds copies; the payload may be overwritten afterwards.
+    The rules are checked in the order below, each over the whole row, and the
+    first that fails names its first offender. The result holds copies; the
+    payload may be overwritten afterwards.
 
     Raises:
         ProtocolError: ROW_ENTRIES, ROW_BYTES, ID_RANGE, ID_ORDER, VALUE_BITS,
@@ -109,9 +112,7 @@ def _check_ids(ids: NDArray[np.int32], legal_size: int) -> None:
     outside = np.flatnonzero((ids < 0) | (ids >= legal_size))
     if outside.size:
         place = int(outside[0])
-        raise ProtocolError(
-            Code.ID_RANGE, f"ids[{place}]", f"0..{legal_size - 1}", int(ids[place])
-        )
+        raise ProtocolError(Code.ID_RANGE, f"ids[{place}]", f"0..{legal_size - 1}", int(ids[place]))
     place = int(np.argmax(ids[1:] <= ids[:-1])) + 1
     raise ProtocolError(
         Code.ID_ORDER, f"ids[{place}]", f"above {int(ids[place - 1])}", int(ids[place])

@@ -122,11 +122,15 @@ def lemire(word: int, bound: int, word_bits: int) -> int | None:
     """Lemire's reduction of one uniform word to ``[0, bound)``; None asks for another word.
 
     Exactly uniform: of the 2**word_bits words, each result keeps the same
-    number. (Lemire, "Fast Random Integer Generation in an Interval", 2019.)
+    number, ``2**word_bits // bound``. (Lemire, "Fast Random Integer Generation
+    in an Interval", 2019.)
     """
+    words = 1 << word_bits
     product = word * bound
-    low = product & ((1 << word_bits) - 1)
-    if low < bound and low < ((1 << word_bits) - bound) % bound:
+    low = product & (words - 1)
+    # The words that cannot be shared out evenly are those of the lowest ``low``;
+    # there are fewer than ``bound`` of them, so most calls never divide.
+    if low < bound and low < words - words // bound * bound:
         return None
     return product >> word_bits
 
@@ -170,7 +174,7 @@ class KeyedTickets:
                 retries (each of probability at most 1/4).
         """
         _check("bound", 1 <= bound <= BELOW_MAX, f"1..{BELOW_MAX}", bound)
-        for draw in range(RETRIES_MAX):
+        for draw in range(RETRIES_MAX + 1):
             words = self.block(domain, position, round_, draw)
             found = lemire(words[0] | words[1] << 32, bound, 64)
             if found is not None:

@@ -99,9 +99,7 @@ def step_entry(**changes: Any) -> StepEntry:
 
 def sparse_entry(**changes: Any) -> StepEntry:
     """The same entry with sparse rows of at most four ids."""
-    return step_entry(
-        **{"representation": int(Representation.SPARSE_F32), "support": 4, **changes}
-    )
+    return step_entry(**{"representation": int(Representation.SPARSE_F32), "support": 4, **changes})
 
 
 def categorical(entry: StepEntry, index: int) -> Categorical:
@@ -125,9 +123,7 @@ def preceding(index: int) -> tuple[int, ...]:
     return tuple(drawn(earlier) for earlier in range(index))
 
 
-def row(
-    entry: StepEntry, index: int, payload: bytes, *, place: int = 0, **changes: Any
-) -> Row:
+def row(entry: StepEntry, index: int, payload: bytes, *, place: int = 0, **changes: Any) -> Row:
     """The descriptor of one row, sealed over ``payload`` after the changes."""
     sparse = entry.representation == Representation.SPARSE_F32
     values: dict[str, Any] = {
@@ -157,9 +153,7 @@ def row(
 def chain(entry: StepEntry, *, place: int = 0) -> tuple[list[Row], list[bytes]]:
     """Every row of a sample chain and their payloads."""
     representation = Representation(entry.representation)
-    payloads = [
-        encode(categorical(entry, index), representation) for index in range(entry.depth)
-    ]
+    payloads = [encode(categorical(entry, index), representation) for index in range(entry.depth)]
     rows = [row(entry, index, payloads[index], place=place) for index in range(entry.depth)]
     return rows, payloads
 

@@ -1,10 +1,13 @@
 """Chi-square with the bound stated beforehand, standard library only."""
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Hashable, Mapping
 from fractions import Fraction
-from typing import Final
+from typing import Final, TypeVar
+
+Cell = TypeVar("Cell", bound=Hashable)
 
 # One-sided significance of every chi-square bound in the tests.
 SIX_SIGMA: Final = 6.0
@@ -17,7 +20,7 @@ def chi_square_bound(degrees: int, sigmas: float = SIX_SIGMA) -> float:
 
 
 def chi_square(
-    observed: Mapping[Hashable, int], expected: Mapping[Hashable, Fraction], total: int
+    observed: Mapping[Cell, int], expected: Mapping[Cell, Fraction], total: int
 ) -> tuple[float, int]:
     """Pearson's statistic and its degrees of freedom.
 
@@ -47,5 +50,5 @@ def transitions(texts: list[list[int]]) -> Counter[tuple[int, int]]:
     """Counts of consecutive pairs within each text."""
     counts: Counter[tuple[int, int]] = Counter()
     for text in texts:
-        counts.update(zip(text[:-1], text[1:], strict=True))
+        counts.update(itertools.pairwise(text))
     return counts

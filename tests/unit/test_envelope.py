@@ -65,7 +65,7 @@ def test_the_layout_is_the_documented_one() -> None:
 
 def test_memoryviews_and_wide_items_are_measured_in_bytes() -> None:
     floats = memoryview(struct.pack("<3f", 0.0, 0.5, 0.5)).cast("f")
-    frames = seal(13, BOOT, EPOCH, BODY, floats)
+    frames = seal(13, BOOT, EPOCH, BODY, floats)  # type: ignore[arg-type]
     assert read_header(memoryview(frames[0])).payload_bytes == 12
 
 

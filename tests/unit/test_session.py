@@ -43,9 +43,7 @@ def test_the_digest_chain_is_the_documented_one() -> None:
     st.lists(st.integers(0, 9), max_size=8),
     st.integers(0, 16),
 )
-def test_digests_depend_on_the_tokens_only(
-    first: list[int], second: list[int], cut: int
-) -> None:
+def test_digests_depend_on_the_tokens_only(first: list[int], second: list[int], cut: int) -> None:
     held = Ledger(SESSION)
     assert held.append(first) == held.digest
     after = held.digest_after(second)

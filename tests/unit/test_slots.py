@@ -39,6 +39,7 @@ LIFE: dict[tuple[SlotState, int], dict[str, tuple[SlotState, int]]] = {
         "retire": (SlotState.DRAINING, 1),
     },
     (SlotState.HELD, 2): {
+        "hold": (SlotState.HELD, 3),
         "release": (SlotState.HELD, 1),
         "retire": (SlotState.DRAINING, 2),
     },

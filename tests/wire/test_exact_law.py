@@ -11,6 +11,7 @@ fixed before the first run. Tokens of probability zero must never occur.
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from fractions import Fraction
 from functools import cache
 
@@ -38,13 +39,15 @@ DRAFT = ["--draft-engine", "markov", "--draft-option", f"vocabulary_size={V}",
 
 
 @pytest.fixture(scope="module")
-def trio():
+def trio() -> Iterator[Trio]:
     with Trio(worker=MARKOV, ranks=[*MARKOV, *DRAFT]) as running:
         yield running
         running.check()
 
 
-def generate_texts(client: Client, depth: int, representation: Representation, requests: int):
+def generate_texts(
+    client: Client, depth: int, representation: Representation, requests: int
+) -> tuple[list[list[int]], list[Finished]]:
     """Texts of LENGTH tokens, ``requests`` at a time, until there are TOKENS_EACH."""
     texts: dict[int, list[int]] = {}
     done: list[Finished] = []

@@ -54,7 +54,7 @@ deterministic = settings(
 # --- negotiation ---------------------------------------------------------------------------
 
 
-def hello(role: Role = Role.RANK_ZERO, **changes: Any) -> Hello:
+def hello(role: Role = Role.RANK_ZERO, /, **changes: Any) -> Hello:
     """An offer that agrees with every other offer of this function of a partner role."""
     offer = build_hello(
         role,

@@ -2,11 +2,15 @@
 
 The machines are the product's own; only sockets, clocks, threads and entropy
 are replaced. Messages of one direction stay in order. ``intercept`` sees every
-message before it is delivered and may drop, change, repeat or hold it.
+message before it is delivered and may drop, change, repeat or hold it; the
+engine jobs of a node in ``busy`` wait until ``finish_jobs``.
+
+Every run checks one rule by itself: when a client is shown tokens, both ranks
+have committed exactly the text that the client then has.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -19,7 +23,9 @@ from proto_v2.messages import (
     Failed,
     Finished,
     Generate,
+    Hello,
     Info,
+    Message,
     Role,
     Tokens,
     tokens_from_bytes,
@@ -33,7 +39,7 @@ from spark_rank.breaker import Breaker
 from spark_rank.clients import Identity
 from spark_rank.engine import TargetEngine
 from spark_rank.follower import RankOneMachine
-from spark_rank.jobs import EngineRunner
+from spark_rank.jobs import CommitTarget, EngineRunner
 from spark_rank.machine import RankZeroMachine, Timing
 from worker.engine import DraftEngine
 from worker.machine import WorkerMachine
@@ -43,6 +49,8 @@ MS = 1_000_000
 CLIENT = Peer("requests", b"client")
 # (source, destination, frames) -> the messages to deliver in its place.
 Intercept = Callable[[str, str, tuple[Buffer, ...]], list[tuple[Buffer, ...]]]
+# A node's hello as it would be, to the hello that it sends.
+ChangeHello = Callable[[Hello], Hello]
 
 # Which link of which node leads to which node, and under which peer it is seen there.
 _ROUTES = {
@@ -101,6 +109,7 @@ class Trio:
         breaker: Breaker | None = None,
         timing: Timing = TIMING,
         representations: Sequence[Representation] = tuple(Representation),
+        hellos: Mapping[str, ChangeHello] | None = None,
     ) -> None:
         self.now = 1
         self.intercept = intercept or (lambda source, destination, frames: [frames])
@@ -109,6 +118,10 @@ class Trio:
         self.stopped: dict[str, Stop] = {}
         self.answers: dict[int, Answer] = {}
         self.infos: list[Info] = []
+        self.busy: set[str] = set()
+        self.committed: dict[str, dict[bytes, list[int]]] = {"rank0": {}, "rank1": {}}
+        self._waiting_jobs: dict[str, deque[Run]] = {}
+        self._hellos = dict(hellos or {})
         self.entropy = Entropy(seed)
         self.draft = draft
         self.runners = {
@@ -133,25 +146,31 @@ class Trio:
 
     # --- parts ---
 
-    def _hello(self, role: Role) -> Callable[[], object]:
+    def _hello(self, name: str, role: Role) -> Callable[[], Hello]:
         draft, target = self.draft.identity(), self._targets[0].identity()
-        return lambda: build_hello(
-            role,
-            self.entropy(limits.ID_BYTES),
-            target.vocabulary,
-            draft_checkpoint=draft.checkpoint,
-            draft_native=draft.native,
-            target_checkpoint=target.checkpoint,
-            processors=target.processors,
-            representations=self._representations,
-            mass_bits=self._mass_bits,
-        )
+
+        def make() -> Hello:
+            hello = build_hello(
+                role,
+                self.entropy(limits.ID_BYTES),
+                target.vocabulary,
+                draft_checkpoint=draft.checkpoint,
+                draft_native=draft.native,
+                target_checkpoint=target.checkpoint,
+                processors=target.processors,
+                representations=self._representations,
+                mass_bits=self._mass_bits,
+            )
+            change = self._hellos.get(name)
+            return hello if change is None else change(hello)
+
+        return make
 
     def _make_rank0(self, breaker: Breaker | None) -> RankZeroMachine:
         target = self._targets[0].identity()
         return RankZeroMachine(
             boot_id=self.entropy(limits.ID_BYTES),
-            make_hello=self._hello(Role.RANK_ZERO),  # type: ignore[arg-type]
+            make_hello=self._hello("rank0", Role.RANK_ZERO),
             make_staging=_heap_slots,
             entropy=self.entropy,
             identity=Identity(
@@ -169,11 +188,16 @@ class Trio:
             mass_bits=self._mass_bits,
         )
 
+    def kill(self, name: str) -> None:
+        """The process is gone: it takes nothing and says nothing any more."""
+        self.machines.pop(name)
+        self._waiting_jobs.pop(name, None)
+
     def start_worker(self) -> None:
         """A fresh worker process: another boot id, no memory."""
         self.worker = WorkerMachine(
             boot_id=self.entropy(limits.ID_BYTES),
-            make_hello=self._hello(Role.WORKER),  # type: ignore[arg-type]
+            make_hello=self._hello("worker", Role.WORKER),
             timing=self._timing.link,
             tickets=self._make_tickets,
         )
@@ -184,7 +208,7 @@ class Trio:
         target = self._targets[1].identity()
         self.rank1 = RankOneMachine(
             boot_id=self.entropy(limits.ID_BYTES),
-            make_hello=self._hello(Role.RANK_ONE),  # type: ignore[arg-type]
+            make_hello=self._hello("rank1", Role.RANK_ONE),
             make_staging=_heap_slots,
             context_tokens_max=target.context_tokens_max,
             timing=self._timing.link,
@@ -295,11 +319,14 @@ class Trio:
         if isinstance(effect, Send):
             self._send(name, effect)
         elif isinstance(effect, Run):
-            try:
-                result: object = self._run_job(name, effect.job)
-            except Exception as error:
-                result = error
-            machine.completed(effect.job_id, result, self.now)
+            if isinstance(effect.job, CommitTarget):
+                text = self.committed[name].setdefault(effect.job.session_id, [])
+                text += effect.job.tokens
+            waiting = self._waiting_jobs.setdefault(name, deque())
+            if name in self.busy or waiting:
+                waiting.append(effect)  # one engine thread: jobs stay in order
+            else:
+                self._run_job(name, machine, effect)
         elif isinstance(effect, Count):
             key = (name, effect.name, effect.labels)
             self.counts[key] = self.counts.get(key, 0) + effect.value
@@ -308,10 +335,25 @@ class Trio:
         else:
             self.stopped[name] = effect
 
-    def _run_job(self, name: str, job: object) -> object:
-        if name == "worker":
-            return execute(self.draft, job, self._mass_bits)
-        return self.runners[name].run(job)
+    def _run_job(self, name: str, machine: Machine, run: Run) -> None:
+        result: object
+        try:
+            if name == "worker":
+                result = execute(self.draft, run.job, self._mass_bits)
+            else:
+                result = self.runners[name].run(run.job)
+        except Exception as error:
+            result = error
+        machine.completed(run.job_id, result, self.now)
+
+    def finish_jobs(self, name: str) -> None:
+        """The engine of a busy node gets through what is waiting."""
+        self.busy.discard(name)
+        machine, waiting = self.machines[name], self._waiting_jobs[name]
+        while waiting:
+            run = waiting.popleft()
+            self._run_job(name, machine, run)
+            self._settle(name)
 
     def _send(self, name: str, effect: Send) -> None:
         if name == "rank0" and effect.peer == CLIENT:
@@ -343,6 +385,8 @@ class Trio:
         if isinstance(message, Tokens):
             assert message.index == len(answer.tokens), "no token is lost or doubled"
             answer.tokens += tokens_from_bytes(message.tokens, "tokens")
+            for rank, texts in self.committed.items():
+                assert answer.tokens in texts.values(), f"shown before {rank} committed it"
             answer.rounds.append(message)
         elif isinstance(message, Finished):
             answer.finished = message
@@ -365,6 +409,8 @@ class Trio:
             assert machine.slots.free() == len(machine.slots), "every slot is free"
         assert not self.rank0.actives
         assert not self.rank1.requests
+        assert not self.worker.sessions
+        assert not any(self._waiting_jobs.values())
 
 
 def _heap_slots(terms: object) -> Callable[[int], memoryview]:

@@ -1,5 +1,6 @@
 """Weights to counts against exact fractions, on rows made to go wrong; counts to tokens."""
 
+from collections.abc import Callable
 from fractions import Fraction
 from itertools import product
 
@@ -94,12 +95,12 @@ def test_allocation_is_the_exact_one(name: str, mass_bits: int) -> None:
     ids=["uniform", "random, ascending", "zipf, the least first"],
 )
 def test_allocation_is_the_exact_one_at_the_full_vocabulary(q: NDArray[np.float64]) -> None:
-    """Against integers, which hold ``q * 2**24`` of an FP64 exactly."""
+    """Against integers; the fraction that they leave of an FP64 is an FP64 again."""
     counts, remainders = [], []
     for numerator, denominator in (value.as_integer_ratio() for value in q.tolist()):
         count, rest = divmod(numerator << limits.MASS_BITS, denominator)
         counts.append(count)
-        remainders.append(Fraction(rest, denominator))
+        remainders.append(rest / denominator)
     left = limits.MASS - sum(counts)
     assert left > 0
     for index in sorted(range(V), key=lambda i: (-remainders[i], i))[:left]:
@@ -180,15 +181,16 @@ def test_total_variation_bound_is_attained_when_every_remainder_is_one_half() ->
         np.array([1, 0], dtype=np.int64),
     ],
 )
-@pytest.mark.parametrize("entry", ["allocate", "full_support", "top_k"])
-def test_what_is_not_a_distribution_is_refused(weights: NDArray[np.float64], entry: str) -> None:
+@pytest.mark.parametrize(
+    "entry",
+    [allocate, full_support, lambda weights: top_k(weights, 1)],
+    ids=["allocate", "full_support", "top_k"],
+)
+def test_what_is_not_a_distribution_is_refused(
+    weights: NDArray[np.float64], entry: Callable[[NDArray[np.float64]], object]
+) -> None:
     with pytest.raises(ProtocolError) as refusal:
-        if entry == "allocate":
-            allocate(weights)
-        elif entry == "full_support":
-            full_support(weights)
-        else:
-            top_k(weights, 1)
+        entry(weights)
     assert refusal.value.code is Code.WEIGHTS_INVALID
 
 

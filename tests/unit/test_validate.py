@@ -448,7 +448,7 @@ def test_a_depth_0_entry_may_fail_too() -> None:
     ],
 )
 def test_each_field_of_a_completion(change: dict[str, Any], code: Code) -> None:
-    wrong = completion(DENSE, SUMS, 240, **change)
+    wrong = msgspec.structs.replace(completion(DENSE, SUMS, 240), **change)
     assert refused(check_completion, DENSE, wrong, SUMS, 240).code is code
 
 

@@ -2,9 +2,12 @@
 
 from hashlib import blake2b
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proto_v2 import limits
+from proto_v2.errors import Code, ProtocolError
 from proto_v2.vocabulary import Vocabulary, map_hash
 from tests.proto_samples import deterministic
 
@@ -31,7 +34,14 @@ def test_an_iterator_is_as_good_as_a_list() -> None:
 
 def test_bytes_cannot_move_between_tokens() -> None:
     """Concatenations agree; the maps do not."""
-    maps: tuple[list[bytes], ...] = ([b"ab", b"c"], [b"a", b"bc"], [b"abc"], [b"abc", b""], [b"", b"abc"], [])
+    maps: tuple[list[bytes], ...] = (
+        [b"ab", b"c"],
+        [b"a", b"bc"],
+        [b"abc"],
+        [b"abc", b""],
+        [b"", b"abc"],
+        [],
+    )
     assert len({map_hash(tokens) for tokens in maps}) == len(maps)
 
 
@@ -52,3 +62,30 @@ def test_a_vocabulary_is_its_width_its_legal_size_and_its_map() -> None:
         Vocabulary(12, 10, map_hash(TOKENS[:-1])),
     ):
         assert vocabulary != other
+
+
+@pytest.mark.parametrize(
+    ("size", "legal_size", "length", "field"),
+    [
+        (0, 0, 32, "size"),
+        (limits.VOCABULARY_SIZE_MAX + 1, 1, 32, "size"),
+        (12, 0, 32, "legal_size"),
+        (12, 13, 32, "legal_size"),
+        (12, 10, 31, "map_hash"),
+        (12, 10, 33, "map_hash"),
+    ],
+)
+def test_a_vocabulary_that_no_row_can_have_is_refused_by_name(
+    size: int, legal_size: int, length: int, field: str
+) -> None:
+    with pytest.raises(ProtocolError) as refusal:
+        Vocabulary(size, legal_size, bytes(length))
+    assert (refusal.value.code, refusal.value.field) == (
+        Code.CONFIG_INVALID,
+        f"vocabulary.{field}",
+    )
+
+
+def test_the_smallest_and_the_widest_vocabulary() -> None:
+    for size in (1, limits.VOCABULARY_SIZE_MAX):
+        assert Vocabulary(size, size, bytes(32)).legal_size == size

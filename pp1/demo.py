@@ -70,14 +70,14 @@ def demo(prompt: str, raw: bool, draft_engine: str, **options: Any) -> int:
             ranks=["--engine", "smollm2", "--draft-engine", draft_engine],
         )
         with Client(trio.address) as client:
-            client.wait_ready(trio.start_timeout_s, worker=True)
+            info = client.wait_ready(trio.start_timeout_s, worker=True)
             if not as_json:
                 click.echo(
                     f"worker, rank 0 and rank 1 are three processes on {trio.address}; "
                     f"ready in {time.monotonic() - began:.1f} s\n\n> {prompt}\n"
                 )
             ids = tokenizer.encode(prompt, chat=not raw)
-            result = run_request(client, ids, tokenizer.stream(), options, 120.0)
+            result = run_request(client, ids, tokenizer.stream(), options, 120.0, info)
         exit_codes = trio.stop()
     except DaemonFailed as error:
         click.echo(f"pp1: {error}", err=True)

@@ -16,6 +16,7 @@ from proto_v2.messages import Info
 from proto_v2.representation import NAMES
 from transport.config import command
 
+SUPPORT: Final = 32  # the seed design's bounded candidate
 _REPRESENTATIONS: Final = {name: representation for representation, name in NAMES.items()}
 
 
@@ -54,9 +55,8 @@ def request_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--support",
             type=click.IntRange(0),
-            default=32,
-            show_default=True,
-            help="k of the top-k that q is drawn on; 0 is the whole vocabulary.",
+            default=None,
+            help="k of the top-k that q is drawn on, 0 for the whole vocabulary; unset is 32.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object only."),
     )
@@ -78,8 +78,12 @@ def run_request(
     text: TokenText,
     options: dict[str, Any],
     timeout_s: float,
+    info: Info,
 ) -> dict[str, Any]:
     """Send one request, show it, give its figures and its text."""
+    support: int | None = options["support"]
+    if support is None:
+        support = min(SUPPORT, info.vocabulary_size)
     as_json: bool = options["as_json"]
     key = client.start(
         prompt,
@@ -89,7 +93,7 @@ def run_request(
         seed=seed_bytes(options["seed"]),
         depth=options["num_speculative_tokens"],
         representation=_REPRESENTATIONS[options["representation"]],
-        support=options["support"],
+        support=support,
     )
     collected: list[str] = []
 
@@ -171,4 +175,4 @@ def generate(
     with Client(connect) as client:
         info = client.wait_ready(timeout_s)
         ids, text = _prompt(info, prompt, tokens, raw)
-        show_result(run_request(client, ids, text, options, timeout_s), options["as_json"])
+        show_result(run_request(client, ids, text, options, timeout_s, info), options["as_json"])

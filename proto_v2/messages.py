@@ -505,9 +505,14 @@ KINDS: Final[dict[int, type[Message]]] = {
 }
 
 
+def kind_of_type(kind: type[Message]) -> int:
+    """The kind number of a message type."""
+    return int(kind.__struct_config__.tag)  # type: ignore[arg-type]
+
+
 def kind_of(message: Message) -> int:
     """The kind number of a message, as in its header and its body's tag."""
-    return int(type(message).__struct_config__.tag)  # type: ignore[arg-type]
+    return kind_of_type(type(message))
 
 
 def tokens_to_bytes(tokens: Iterable[int]) -> bytes:

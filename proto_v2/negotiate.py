@@ -20,7 +20,7 @@ from . import limits
 from .codec import encode_body
 from .dyadic import semantics_id
 from .envelope import WIRE_VERSION
-from .errors import Code, ProtocolError, known_code
+from .errors import REGISTRY, Code, Disposition, ProtocolError, known_code
 from .messages import Hello, Refuse, Role, TermsAgreed, refusal_fields
 from .representation import Representation, row_bytes
 from .rng import RNG_ABI
@@ -304,8 +304,11 @@ class Handshake:
     def on_refuse(self, theirs: Refuse) -> None:
         """Take the peer's refusal; wanted and got are from the peer's side."""
         self._pending = None
+        code = known_code(theirs.code, Code.TERMS_DIGEST_MISMATCH)
+        if REGISTRY[code].disposition is not Disposition.REFUSE and code is not Code.WIRE_VERSION:
+            code = Code.TERMS_DIGEST_MISMATCH  # a peer cannot make us end with any code it likes
         self.refused = ProtocolError(
-            known_code(theirs.code, Code.TERMS_DIGEST_MISMATCH),
+            code,
             theirs.field,
             f"{theirs.wanted} (the peer)",
             theirs.got,

@@ -24,11 +24,14 @@ from .messages import (
     Pong,
     Refuse,
     TermsAgreed,
+    kind_of_type,
     refusal_fields,
 )
 from .negotiate import Agreed, Handshake
 
-_INFO, _WARNING = 20, 30  # the values of the logging module's levels
+_WARNING = 30  # the value of the logging module's level
+_KIND_OFFSET = 5  # the kind's place is the same in every wire version
+_HELLO_KIND = bytes([kind_of_type(Hello)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +158,10 @@ class PeerLink:
             return self._sort(received, now_ns)
         except ProtocolError as error:
             if error.code is Code.WIRE_VERSION:
-                # Another version may still know Refuse of this one by its header.
-                self._send_plain(Refuse(*refusal_fields(error)))
+                # Only a hello is answered: two versions that refused each other's
+                # refusals would never end.
+                if bytes(frames[0][_KIND_OFFSET : _KIND_OFFSET + 1]) == _HELLO_KIND:
+                    self._send_plain(Refuse(*refusal_fields(error)))
                 self._count(error)
                 self._out.append(
                     Note(_WARNING, "peer_refused", {"link": self.peer.link, "error": str(error)})
@@ -205,15 +210,14 @@ class PeerLink:
 
     def _on_hello(self, boot_id: bytes, hello: Hello, now_ns: int) -> LinkEvent | None:
         if self.calling:
-            if self._handshake is None:
+            if self._handshake is None or self._handshake.refused is not None:
                 return None
         elif hello.nonce != self._peer_nonce or self._handshake is None:
             # A new nonce is a new negotiation; what was agreed before is over.
             self._restart(now_ns)
             self._peer_nonce = hello.nonce
-        elif self.agreed is None and self._handshake.refused is None:
-            self._send_plain(self._handshake.hello)  # our answer may have been lost
-            return None
+        elif self._handshake.refused is not None:
+            return None  # a refusal is final until the caller begins anew
         assert self._handshake is not None
         for answer in self._handshake.on_hello(boot_id, hello):
             self._send_plain(answer)

@@ -39,14 +39,14 @@ _ONE_BITS: Final = 0x3F80_0000
 
 def row_bytes(representation: Representation, entries: int, vocabulary_size: int) -> int:
     """Payload bytes of a row with that many entries."""
-    if representation is Representation.DENSE_F32:
+    if representation == Representation.DENSE_F32:
         return vocabulary_size * limits.DENSE_ENTRY_BYTES
     return entries * limits.SPARSE_ENTRY_BYTES
 
 
 def row_entries(representation: Representation, payload: Buffer) -> int:
     """Entries of an encoded row, from its length."""
-    if representation is Representation.DENSE_F32:
+    if representation == Representation.DENSE_F32:
         return len(payload) // limits.DENSE_ENTRY_BYTES
     return len(payload) // limits.SPARSE_ENTRY_BYTES
 
@@ -55,7 +55,7 @@ def encode(categorical: Categorical, representation: Representation) -> bytes:
     """The payload of a row: the counts, whichever way the categorical holds them."""
     assert categorical.mass_bits <= limits.MASS_BITS, "FP32 holds 24 bits of a count"
     scale = float(1 << categorical.mass_bits)
-    if representation is Representation.DENSE_F32:
+    if representation == Representation.DENSE_F32:
         return (categorical.dense() / scale).astype("<f4").tobytes()
     if categorical.ids is None:
         ids = np.flatnonzero(categorical.counts)
@@ -81,10 +81,14 @@ def decode(
     payload may be overwritten afterwards.
 
     Raises:
-        ProtocolError: ROW_ENTRIES, ROW_BYTES, ID_RANGE, ID_ORDER, VALUE_BITS,
-            VALUE_ZERO, VALUE_DYADIC, MASS_WRONG, PADDING_NOT_ZERO.
+        ProtocolError: REPRESENTATION_MISMATCH, ROW_ENTRIES, ROW_BYTES, ID_RANGE,
+            ID_ORDER, VALUE_BITS, VALUE_ZERO, VALUE_DYADIC, MASS_WRONG, PADDING_NOT_ZERO.
     """
-    dense = representation is Representation.DENSE_F32
+    if representation not in NAMES:
+        raise ProtocolError(
+            Code.REPRESENTATION_MISMATCH, "representation", list(NAMES.values()), representation
+        )
+    dense = representation == Representation.DENSE_F32
     if not (entries == vocabulary_size if dense else 1 <= entries <= legal_size):
         wanted = vocabulary_size if dense else f"1..{legal_size}"
         raise ProtocolError(Code.ROW_ENTRIES, "entries", wanted, entries)
@@ -130,7 +134,12 @@ def _counts(
     values = np.frombuffer(payload, dtype="<f4", count=entries, offset=offset)
     scaled = values.astype(np.float64) * float(1 << mass_bits)
     counts = scaled.astype(np.int64)
-    _refuse_first(counts != scaled, Code.VALUE_DYADIC, f"a multiple of 2**-{mass_bits}", bits)
+    # Positive but below one ticket is asked of the bits: a process that flushes
+    # subnormals would read the smallest of them as zero. (Zero wraps around.)
+    below_one = bits - np.uint32(1) < np.uint32(((127 - mass_bits) << 23) - 1)
+    _refuse_first(
+        below_one | (counts != scaled), Code.VALUE_DYADIC, f"a multiple of 2**-{mass_bits}", bits
+    )
     total = int(counts.sum(dtype=np.uint64))
     if total != 1 << mass_bits:
         raise ProtocolError(Code.MASS_WRONG, "q", 1 << mass_bits, total)

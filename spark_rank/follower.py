@@ -326,9 +326,9 @@ class RankOneMachine:
     def _on_open(self, terms: Terms, message: Open) -> None:
         if message.session_id in self._requests:
             return  # a repeat
-        if len(self._requests) >= terms.requests_max:
+        if message.slot >= terms.requests_max:
             raise ProtocolError(
-                Code.SESSION_LIMIT, "sessions", terms.requests_max, len(self._requests) + 1
+                Code.SLOT_RANGE, "slot", f"below {terms.requests_max}", message.slot
             )
         request = open_request(
             message,
@@ -338,6 +338,9 @@ class RankOneMachine:
             context_tokens_max=self._context_tokens_max,
             make_tickets=self._make_tickets,
         )
+        for session_id, other in list(self._requests.items()):
+            if other.slot == message.slot:
+                self._close(session_id, Code.CANCELLED)  # over at rank 0, its Cancel was lost
         self._requests[message.session_id] = request
         self._run(
             OpenTarget(message.session_id, tuple(request.ledger.tokens), message.temperature),
@@ -358,13 +361,17 @@ class RankOneMachine:
                 )
             check_entry_against(request.ledger, entry, request.slot, request.context)
             requests.append(request)
+        named = {entry.session_id for entry in step.entries}
         if current is not None and current.follower.phase is not Phase.DONE:
             # Rank 0 leaves a step undone only by ending every request of it.
-            if any(request.session_id in self._requests for request in current.requests):
+            if any(request.session_id in named for request in current.requests):
                 raise ProtocolError(
                     Code.ROUND_AHEAD, "step", f"step {current.follower.step.step} first", step.step
                 )
             self._abandon_step()
+        for session_id in self._requests.keys() - named:
+            # A step names every request of rank 0: this one is over, its Cancel was lost.
+            self._close(session_id, Code.CANCELLED)
         assert self._memory is not None
         for request, entry in zip(requests, step.entries, strict=True):
             request.ledger.open_round(entry.round)

@@ -224,7 +224,8 @@ class RankZeroMachine:
                 )
                 self._out.append(Stop(int(ExitCode.UNREACHABLE), str(error)))
             return
-        assert round_ is not None, "round deadlines are cleared with their round"
+        if round_ is None:
+            return  # ended by another deadline that fell due in this same call
         if name == "step_retry":
             self._worker.link.send(round_.step)
         elif name == "step":
@@ -273,6 +274,8 @@ class RankZeroMachine:
         self._round_over()
         for active in self.actives:
             self._end(active, Code.RANK_LOST)
+        # As a new request would be: none waits for a rank that may never come back.
+        self._refuse_waiting(Code.RANK_LOST, lambda client, key: True)
 
     def _worker_lost(self, now_ns: int) -> None:
         self._worker.lost(self.actives)
@@ -435,12 +438,20 @@ class RankZeroMachine:
 
     def _cancel(self, concerns: Callable[[Peer, int], bool]) -> None:
         """Cancel requests; those in a lane end with the next decision or before the next round."""
-        self._waiting = deque(
-            (client, params) for client, params in self._waiting if not concerns(client, params.key)
-        )
+        self._refuse_waiting(Code.CANCELLED, concerns)
         for active in self.actives:
             if concerns(active.client, active.params.key):
                 active.cancelled = Code.CANCELLED
+
+    def _refuse_waiting(self, code: Code, concerns: Callable[[Peer, int], bool]) -> None:
+        """End requests that have no lane yet."""
+        waiting, self._waiting = self._waiting, deque()
+        for client, params in waiting:
+            if concerns(client, params.key):
+                error = ProtocolError(code, "request", "a request that begins", code.name)
+                self._clients.failed(client, params.key, error)
+            else:
+                self._waiting.append((client, params))
 
     def _admit(self, terms: Terms, now_ns: int) -> None:
         for slot in range(min(terms.requests_max, limits.REQUESTS_MAX)):

@@ -240,10 +240,6 @@ class WorkerMachine:
     def _on_reset(self, line: _Line, terms: Terms, reset: Reset) -> None:
         session = line.sessions.get(reset.session_id)
         if session is None:
-            if len(line.sessions) >= limits.SESSIONS_PER_LINK_MAX:
-                raise ProtocolError(
-                    Code.SESSION_LIMIT, "sessions", limits.SESSIONS_PER_LINK_MAX, "one more"
-                )
             ledger = Ledger(reset.session_id)
         else:
             ledger = session.ledger
@@ -258,6 +254,11 @@ class WorkerMachine:
             )
         if reset.slot >= terms.requests_max:
             raise ProtocolError(Code.SLOT_RANGE, "slot", f"below {terms.requests_max}", reset.slot)
+        rebuilt = session is None or session.broken is not None or reset.base_length == 0
+        if session is not None:
+            # The earlier generation is over even where this reset is refused below.
+            session.broken = Code.GENERATION_STALE
+        self._vacate(line, reset)
         if ledger.digest_at(reset.base_length) != reset.base_digest:
             raise ProtocolError(
                 Code.PREFIX_UNKNOWN, "base_digest", "a prefix held here", reset.base_digest.hex()
@@ -286,12 +287,18 @@ class WorkerMachine:
             context=reset.context,
             key=reset.key,
         )
-        if session is None or session.broken is not None or reset.base_length == 0:
+        if rebuilt:
             job: OpenSession | AdvanceSession = OpenSession(reset.session_id, tuple(fresh.tokens))
         else:
             job = AdvanceSession(reset.session_id, reset.base_length, tuple(suffix))
         self._run(job, (renewed, reset.generation))
         line.link.send(Ready(reset.session_id, reset.generation, fresh.length, fresh.digest))
+
+    def _vacate(self, line: _Line, reset: Reset) -> None:
+        """A slot has one session: an earlier one in it is over, its Cancel was lost."""
+        for session_id, session in list(line.sessions.items()):
+            if session.slot == reset.slot and session_id != reset.session_id:
+                self._close(line, session_id)
 
     def _on_commit(self, line: _Line, terms: Terms, commit: CommitEntry) -> None:
         session = line.sessions.get(commit.session_id)

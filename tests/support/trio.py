@@ -25,7 +25,6 @@ from proto_v2.messages import (
     Generate,
     Hello,
     Info,
-    Message,
     Role,
     Tokens,
     tokens_from_bytes,
@@ -275,11 +274,14 @@ class Trio:
 
     # --- the loop ---
 
-    def run(self, *, until_idle: bool = True, seconds: float = 0.0, steps: int = 1_000_000) -> None:
-        """Deliver queued messages; then let virtual time pass for ``seconds``."""
+    def run(self, *, seconds: float = 0.0, messages: int = 1_000_000) -> None:
+        """Deliver queued messages, at most ``messages``; then let virtual time pass."""
         end = self.now + int(seconds * 1e9)
-        for _ in range(steps):
+        for _ in range(1_000_000):
             if self._queue:
+                if messages == 0:
+                    return
+                messages -= 1
                 destination, peer, frames = self._queue.popleft()
                 self._deliver(destination, peer, frames)
                 continue

@@ -13,7 +13,7 @@ from pp1.client import Client
 from pp1.generate import request_options, run_request, show_result
 from pp1.models import readout, smollm2
 from pp1.processes import DaemonFailed, Trio, all_clean
-from proto_v2.errors import ExitCode
+from proto_v2.errors import ExitCode, ProtocolError
 from transport.config import command
 
 PROMPT: Final = "Explain why the sky is blue, then write a short poem about it."
@@ -82,6 +82,11 @@ def demo(prompt: str, raw: bool, draft_engine: str, **options: Any) -> int:
     except DaemonFailed as error:
         click.echo(f"pp1: {error}", err=True)
         return error.exit_code
+    except ProtocolError:
+        if trio is not None and (failure := trio.failure()) is not None:
+            click.echo(f"pp1: {failure}", err=True)  # the cause; what we saw is the effect
+            return failure.exit_code
+        raise
     except KeyboardInterrupt:
         click.echo("\npp1: interrupted", err=True)
         return 128 + signal.SIGINT

@@ -177,11 +177,12 @@ class Trio:
             "rank 1", "spark_rank", ["--rank", "1", "--pair", listen, *self._ranks]
         )
 
-    def check(self) -> None:
-        """Raise ``DaemonFailed`` if any of the three has ended."""
+    def failure(self) -> DaemonFailed | None:
+        """Why one of the three has ended, if one has."""
         for daemon in self.daemons.values():
             if daemon.process.poll() is not None:
-                raise daemon.failure()
+                return daemon.failure()
+        return None
 
     def stop(self) -> dict[str, int]:
         """End all that run, rank 0 first; their exit codes."""

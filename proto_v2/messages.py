@@ -434,7 +434,8 @@ class Info(Message, tag=41, frozen=True):
 class Generate(Message, tag=42, frozen=True):
     """Generate from a prompt of token ids. ``key`` correlates every answer.
 
-    An empty ``seed`` asks for fresh entropy. ``depth`` is
+    An empty ``seed`` asks for fresh entropy; with one, the same seed and key
+    draw from the same keys again. ``depth`` is
     ``num_speculative_tokens``; 0 runs target-only.
     """
 

@@ -6,7 +6,7 @@ from enum import Enum, auto
 from proto_v2 import limits
 from proto_v2.effects import Peer
 from proto_v2.errors import Code
-from proto_v2.messages import DecisionEntry, Finished, Generate
+from proto_v2.messages import DecisionEntry, Finished, Generate, Open
 from proto_v2.session import Ledger
 
 from .request import Request
@@ -56,7 +56,10 @@ class Active:
     ``out_of_step`` is set when the worker can no longer be in this generation;
     the next step then ends the generation on both ranks before a new one
     begins. ``acknowledged`` is a prefix length that the worker is known to
-    hold, so that a Reset may carry only what comes after it.
+    hold, so that a Reset may carry only what comes after it. ``opening`` is the
+    Open that rank 1 has not been sent yet: a request that may speculate waits
+    for the worker's first Ready, at most until ``held_until_ns``, so that its
+    rounds do not depend on how fast a message travels.
     """
 
     request: Request
@@ -65,6 +68,8 @@ class Active:
     worker: WorkerSide = WorkerSide.NOTHING
     out_of_step: Code | None = None
     acknowledged: int = 0
+    opening: Open | None = None
+    held_until_ns: int = 0
     cancelled: Code | None = None
     stats: Stats = field(default_factory=Stats)
 

@@ -55,7 +55,7 @@ from .collector import Collector, SlotMemory
 from .evaluate import build_verify, release_used, verdict_entries
 from .jobs import CloseTarget, CommitTarget, OpenTarget
 from .pair import PairLeader, Phase, check_verdict, compose_entry, ending
-from .request import MakeTickets, open_request
+from .request import MakeTickets, open_request, seeded_session_id
 from .verify import Finish
 from .worker_port import WorkerPort
 
@@ -143,7 +143,6 @@ class RankZeroMachine:
         self._lanes: list[Active | None] = [None] * limits.REQUESTS_MAX
         self._round: _Round | None = None
         self._step_id = 0
-        self._request_id = 0
         self._jobs: dict[int, _Round | None] = {}
         self._job_id = 0
 
@@ -224,6 +223,8 @@ class RankZeroMachine:
                 )
                 self._out.append(Stop(int(ExitCode.UNREACHABLE), str(error)))
             return
+        if name == "held":
+            return  # the next round begins what has waited long enough
         if round_ is None:
             return  # ended by another deadline that fell due in this same call
         if name == "step_retry":
@@ -354,7 +355,8 @@ class RankZeroMachine:
             if active.cancelled is not None:
                 self._end(active, active.cancelled)
         self._admit(self._pair.agreed.terms, now_ns)
-        actives = self.actives
+        self._begin_held(now_ns)
+        actives = [active for active in self.actives if active.opening is None]
         if not actives:
             return
         self._step_id += 1
@@ -460,12 +462,11 @@ class RankZeroMachine:
                 self._open(client, params, slot, now_ns)
 
     def _open(self, client: Peer, params: Generate, slot: int, now_ns: int) -> None:
-        self._request_id += 1
         message = open_message(
             params,
             self._identity,
-            session_id=self._entropy(limits.ID_BYTES),
-            request_id=self._request_id,
+            session_id=self._session_id(params),
+            request_id=params.key,
             slot=slot,
             owner=slot % RANKS,
             session_seed=params.seed or self._entropy(limits.SEED_BYTES),
@@ -478,13 +479,38 @@ class RankZeroMachine:
             context_tokens_max=self._identity.context_tokens_max,
             make_tickets=self._make_tickets,
         )
-        active = Active(request, client, params)
-        self._lanes[slot] = active
-        self._pair.send(message)
-        self._run(
-            OpenTarget(request.session_id, tuple(request.ledger.tokens), request.temperature), None
+        active = Active(
+            request,
+            client,
+            params,
+            opening=message,
+            held_until_ns=now_ns + self._timing.retry_ns,
         )
+        self._lanes[slot] = active
         self._worker.sync(active, 0, now_ns)
+
+    def _session_id(self, params: Generate) -> bytes:
+        """Random, or with a seed the same for the same seed and key, unless that one is live."""
+        if params.seed:
+            named = seeded_session_id(params.seed, params.key)
+            if self._by_session(named) is None:
+                return named
+        return self._entropy(limits.ID_BYTES)
+
+    def _begin_held(self, now_ns: int) -> None:
+        """Open on both ranks what no longer waits for the worker's first Ready."""
+        self._deadlines.clear("held")
+        for active in self.actives:
+            message = active.opening
+            if message is None:
+                continue
+            if active.worker is WorkerSide.RESET_SENT and now_ns < active.held_until_ns:
+                self._deadlines.set("held", active.held_until_ns)
+                continue
+            active.opening = None
+            self._pair.send(message)
+            tokens = tuple(active.ledger.tokens)
+            self._run(OpenTarget(message.session_id, tokens, active.request.temperature), None)
 
     def _end(self, active: Active, code: Code) -> None:
         """End a request with an error, on every side that can be reached."""

@@ -18,6 +18,7 @@ from proto_v2.rng import KeyedTickets, Owner, TicketSource, derive_key
 from proto_v2.session import Ledger
 
 _CONTEXT_PERSON: Final = b"PP1-context-v2\0\0"
+_SEEDED_PERSON: Final = b"PP1-seeded-v2\0\0\0"
 
 MakeTickets = Callable[[bytes], TicketSource]
 
@@ -34,6 +35,20 @@ def context_version(
     for token in sorted(stop_tokens):
         state.update(struct.pack("<i", token))
     return int.from_bytes(state.digest(), "little")
+
+
+def seeded_session_id(session_seed: bytes, request_id: int) -> bytes:
+    """The session id of a request with an explicit seed.
+
+    The same seed and request number give the same keys again, so a request
+    that is repeated under the same conditions (engines, settings, no discarded
+    proposal) draws the same text.
+    """
+    return blake2b(
+        session_seed + struct.pack("<Q", request_id),
+        digest_size=limits.ID_BYTES,
+        person=_SEEDED_PERSON,
+    ).digest()
 
 
 @dataclass(slots=True)

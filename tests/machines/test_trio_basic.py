@@ -175,7 +175,7 @@ def test_a_query_tells_what_is_served() -> None:
 def test_requests_beyond_the_waiting_room_are_refused_by_name() -> None:
     bench = Bench()
     bench.trio.busy = {"rank0"}
-    answers = [bench.trio.generate(key, [1], 2) for key in range(1 + 64 + 1)]
+    answers = [bench.trio.generate(key, [1], 2) for key in range(4 + 64 + 1)]
     bench.trio.run()
     assert answers[-1].failed is not None
     assert answers[-1].failed.field == "requests"

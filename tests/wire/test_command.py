@@ -99,8 +99,9 @@ def test_generate_with_token_ids(markov_trio: Trio) -> None:
     assert result["tokens"] == 30
     assert result["finish"] == "length"
     assert result["text"].split() == [str(token) for token in result["token_ids"]]
-    # A seed names the session's draws, the session id is fresh: texts are not repeated.
-    assert json.loads(second.stdout)["tokens"] == 30
+    assert json.loads(second.stdout)["token_ids"] == result["token_ids"]
+    other = json.loads(run(*args[:-3], "t", *args[-2:]).stdout)
+    assert other["token_ids"] != result["token_ids"]
 
 
 def test_greedy_target_gives_one_text(markov_trio: Trio) -> None:

@@ -285,6 +285,7 @@ def test_port_in_use(trio: Trio) -> None:
         (["--engine-option", "seed=5"], "target_checkpoint"),
         (["--engine-option", "vocabulary_size=12"], "vocabulary_size"),
         (["--draft-checkpoint", "markov-draft-v1/V16/seed0"], "draft_native"),
+        (["--staging-bytes", "100"], "staging_bytes"),
     ],
 )
 def test_identity_mismatch_refuses_rank_zero_by_field(changed: list[str], field: str) -> None:
@@ -301,3 +302,27 @@ def test_identity_mismatch_refuses_rank_zero_by_field(changed: list[str], field:
         assert field in refusals[-1]["error"]
     finally:
         assert one.stop() == 0
+
+
+def test_worker_of_another_model_is_refused_and_nothing_is_half_started() -> None:
+    other = [*MARKOV, "--engine-option", "seed=9"]
+    with Trio(worker=other, ranks=[*MARKOV, "--draft-engine", "markov"]) as running:
+        zero = running.daemons["rank 0"]
+        wait_for(lambda: zero.process.poll() is not None, "end of rank 0")
+        failure = zero.failure()
+        assert failure.exit_code == 4
+        assert "DRAFT_MISMATCH" in str(failure)
+        assert "draft_checkpoint" in str(failure)
+        worker = running.daemons["worker"]
+        assert worker.process.poll() is None  # it may serve others
+        assert worker.events("negotiation_refused")
+
+
+def test_peers_without_a_common_representation_are_refused() -> None:
+    sparse, dense = ["--representation", "sparse-f32"], ["--representation", "dense-f32"]
+    ranks = [*MARKOV, "--draft-engine", "markov", *sparse]
+    with Trio(worker=[*MARKOV, *dense], ranks=ranks) as running:
+        zero = running.daemons["rank 0"]
+        wait_for(lambda: zero.process.poll() is not None, "end of rank 0")
+        assert "NO_COMMON_REPRESENTATION" in str(zero.failure())
+        assert zero.failure().exit_code == 4

@@ -1,0 +1,147 @@
+"""Exact laws of what the three machines commit: every ticket in place of a random one.
+
+One ``Trio`` serves request after request. Each request is one path through the
+tree of all tickets that worker and verifier draw for it, so that after the
+last one the law of the committed tokens is known as Fractions.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from proto_v2.representation import Representation
+from proto_v2.rng import Domain, TicketSource
+from tests.support.enumerate_tickets import EnumeratedTickets, enumerate_runs
+from tests.support.tiny_engines import Text, TinyDraft, TinyLaw, TinyTarget
+from tests.support.trio import Answer, Intercept, Trio
+
+_DOMAINS = 8
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request: its prompt's last token, ``length`` tokens to look at, the depth."""
+
+    first: int
+    length: int
+    depth: int
+    representation: Representation = Representation.SPARSE_F32
+    support: int = 0
+
+
+class _Source:
+    """The tickets of one key. Draws for tokens that nobody looks at are not branched on."""
+
+    def __init__(self, tickets: EnumeratedTickets, number: int, horizon: int) -> None:
+        self._tickets = tickets
+        self._number = number
+        self._horizon = horizon
+
+    def ticket(self, bits: int, domain: Domain, position: int, round_: int) -> int:
+        return self.below(1 << bits, domain, position, round_)
+
+    def below(self, bound: int, domain: Domain, position: int, round_: int) -> int:
+        if position >= self._horizon:
+            return 0
+        # Keys are independent streams: each has counters of its own.
+        return self._tickets.below(bound, self._number * _DOMAINS + domain, position, round_)
+
+
+class MachineLaw:
+    """Enumerates requests through worker, rank 0 and rank 1."""
+
+    def __init__(self, law: TinyLaw, mass_bits: int, intercept: Intercept | None = None) -> None:
+        self._sources: dict[bytes, TicketSource] = {}
+        self._open: Callable[[bytes], TicketSource] = self._sources.__getitem__
+        self.draft = TinyDraft(law)
+        self.targets = (TinyTarget(law), TinyTarget(law))
+        self.trio = Trio(
+            self.draft,
+            self.targets,
+            make_tickets=lambda key: self._open(key),
+            mass_bits=mass_bits,
+            target_bits=law.target_bits,
+            intercept=intercept,
+        )
+        self.runs = 0
+        self.answers: list[Answer] = []
+
+    def law(
+        self,
+        asks: Sequence[Ask],
+        *,
+        before: Callable[[], None] = lambda: None,
+        speculates: bool = True,
+    ) -> dict[tuple[Text, ...], Fraction]:
+        """The joint law of the first ``length`` tokens of every request, served together.
+
+        Args:
+            before: called before each run.
+            speculates: the first round of each request must have its depth.
+        """
+        horizons = [0, *(1 + ask.length for ask in asks)] if len(asks) > 1 else [1 + asks[0].length]
+
+        def run(tickets: EnumeratedTickets) -> tuple[Text, ...]:
+            before()
+            sources: dict[bytes, TicketSource] = {}
+
+            def open_key(key: bytes) -> TicketSource:
+                if key not in sources:
+                    number = len(sources) % len(horizons)
+                    sources[key] = _Source(tickets, len(sources), horizons[number])
+                return sources[key]
+
+            self._open = open_key
+            trio = self.trio
+            for book in (trio.answers, trio.counts, trio.notes, *trio.committed.values()):
+                book.clear()
+            self.runs += 1
+            trio.busy = {"rank0", "worker"} if len(asks) > 1 else set()
+            answers = [self._ask(number, ask) for number, ask in enumerate(asks)]
+            trio.run()
+            self._finish(asks, answers)
+            self.answers = answers
+            if speculates:
+                for answer, ask in zip(answers, asks, strict=True):
+                    assert answer.rounds[0].depth == ask.depth, "the worker was ready"
+            return tuple(
+                tuple(answer.tokens[: ask.length])
+                for answer, ask in zip(answers, asks, strict=True)
+            )
+
+        return enumerate_runs(run)
+
+    def _ask(self, number: int, ask: Ask) -> Answer:
+        return self.trio.generate(
+            number,
+            [ask.first],
+            ask.length + 1,
+            depth=ask.depth,
+            representation=int(ask.representation),
+            support=ask.support,
+        )
+
+    def _finish(self, asks: Sequence[Ask], answers: Sequence[Answer]) -> None:
+        for answer in answers:
+            assert answer.failed is None
+            assert answer.finished is not None
+        self.trio.check_rest()
+        assert not self.draft.sessions
+        assert not any(target.sessions for target in self.targets)
+
+
+def product(laws: Sequence[Mapping[Text, Fraction]]) -> dict[tuple[Text, ...], Fraction]:
+    """The joint law of independent requests."""
+    joint: dict[tuple[Text, ...], Fraction] = {(): Fraction(1)}
+    for law in laws:
+        joint = {
+            (*texts, text): mass * share
+            for texts, mass in joint.items()
+            for text, share in law.items()
+        }
+    return joint
+
+
+def with_representation(ask: Ask, representation: Representation, support: int = 0) -> Ask:
+    """The same request in another form."""
+    return replace(ask, representation=representation, support=support)

@@ -90,7 +90,6 @@ class Code(IntEnum):
     BATCH_RANGE = 315
     SESSION_DUPLICATE = 316
     CONTEXT_MISMATCH = 317
-    KEY_REUSED = 318
     SESSION_LIMIT = 319
     PREFIX_RANGE = 320
     STALE_LEASE = 321
@@ -221,7 +220,6 @@ REGISTRY: Final[dict[Code, Entry]] = {
     Code.BATCH_RANGE: _row(_R, _NAK, "the batch is empty or larger than the terms"),
     Code.SESSION_DUPLICATE: _row(_R, _NAK, "two requests of one batch name the same session"),
     Code.CONTEXT_MISMATCH: _row(_G, _NAK, "the target context version differs"),
-    Code.KEY_REUSED: _row(_G, _NAK, "the RNG key was already drawn from"),
     Code.SESSION_LIMIT: _row(_S, _NAK, "no room for another session"),
     Code.PREFIX_RANGE: _row(_S, _NAK, "the prefix is empty, too long or not whole tokens"),
     Code.STALE_LEASE: _row(_R, _DROP, "a write or read through a lease that is over"),

@@ -12,7 +12,6 @@ import click
 
 from pp1.models.checkpoints import draft_checkpoint, draft_native
 from proto_v2.messages import Hello, Role
-from proto_v2.negotiate import build_hello
 from proto_v2.peerlink import LinkTiming
 from transport.clock import monotonic_ns
 from transport.config import command, service_options
@@ -20,9 +19,11 @@ from transport.link import Link
 from transport.service import (
     Offer,
     SlotStaging,
+    engine_options,
     engine_settings,
     frame_bytes,
     fresh_id,
+    hello_maker,
     offer_options,
     serve,
     take_offer,
@@ -33,7 +34,7 @@ from transport.zmq_link import ClientLink, ServerLink
 
 from .breaker import Breaker
 from .clients import Identity
-from .engine import TargetEngine
+from .engine import TargetEngine, TargetIdentity
 from .engines import create
 from .follower import RankOneMachine
 from .jobs import EngineRunner
@@ -43,24 +44,16 @@ REQUESTS_LINK: Final = "requests"
 _NS_PER_MS: Final = 1_000_000
 
 
-def hello_maker(
-    role: Role, engine: TargetEngine, offer: Offer, draft: tuple[str, bool]
+def _hello_maker(
+    role: Role, identity: TargetIdentity, offer: Offer, draft: tuple[str, bool]
 ) -> Callable[[], Hello]:
-    """Gives this rank's hello, each time with a fresh nonce."""
-    identity = engine.identity()
-    return lambda: build_hello(
+    return hello_maker(
         role,
-        fresh_id(),
         identity.vocabulary,
-        draft_checkpoint=draft[0],
-        draft_native=draft[1],
+        offer,
+        draft=draft,
         target_checkpoint=identity.checkpoint,
         processors=identity.processors,
-        representations=offer.representations,
-        requests_max=offer.requests_max,
-        depth_max=offer.depth_max,
-        support_max=offer.support_max,
-        staging_bytes=offer.staging_bytes,
     )
 
 
@@ -92,13 +85,6 @@ def expected_draft(
     default="tcp://127.0.0.1:5700",
     show_default=True,
     help="Address for clients (rank 0).",
-)
-@click.option("--allow-remote", is_flag=True, help="Listen on an address that others can reach.")
-@click.option(
-    "--engine", default="smollm2", show_default=True, help="smollm2, markov, or module:Class."
-)
-@click.option(
-    "--engine-option", "engine_option", multiple=True, help="KEY=VALUE for the engine; repeatable."
 )
 @click.option(
     "--draft-engine",
@@ -140,6 +126,7 @@ def expected_draft(
     default=16,
     help="Target-only rounds before a probe (rank 0).",
 )
+@engine_options
 @offer_options
 @timing_options
 @service_options
@@ -174,7 +161,7 @@ def _serve_one(
     )
     machine = RankOneMachine(
         boot_id=fresh_id(),
-        make_hello=hello_maker(Role.RANK_ONE, engine, offer, draft),
+        make_hello=_hello_maker(Role.RANK_ONE, identity, offer, draft),
         make_staging=SlotStaging(),
         context_tokens_max=identity.context_tokens_max,
         timing=timing,
@@ -203,7 +190,7 @@ def _serve_zero(
     ]
     machine = RankZeroMachine(
         boot_id=fresh_id(),
-        make_hello=hello_maker(Role.RANK_ZERO, engine, offer, draft),
+        make_hello=_hello_maker(Role.RANK_ZERO, identity, offer, draft),
         make_staging=SlotStaging(),
         entropy=os.urandom,
         identity=Identity(

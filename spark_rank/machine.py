@@ -404,18 +404,32 @@ class RankZeroMachine:
         worker, pair = self._worker.terms, self._pair.agreed
         assert pair is not None
         params = active.params
-        if (
-            worker is None
-            or active.worker is not WorkerSide.READY
-            or not self._breaker.allows()
-            or params.representation not in worker.representations
-            or params.support > worker.support_max
-        ):
+        reason = self._no_draft(active)
+        if reason is not None or worker is None:
+            if reason is not None:
+                self._out.append(Count("pp1_no_draft_total", (("reason", reason.name),)))
             return 0
         # The last token of a request comes from the target, so no draft is for it.
         return max(
             0, min(params.depth, worker.depth_max, pair.terms.depth_max, active.request.room - 1)
         )
+
+    def _no_draft(self, active: Active) -> Code | None:
+        """Why this request cannot speculate in the next round, if it would."""
+        params, worker = active.params, self._worker.terms
+        if params.depth == 0:
+            return None
+        if worker is None:
+            return Code.WORKER_DOWN
+        if active.worker is not WorkerSide.READY:
+            return Code.RESET_PENDING
+        if not self._breaker.allows():
+            return Code.BREAKER_OPEN
+        if params.representation not in worker.representations:
+            return Code.NO_COMMON_REPRESENTATION
+        if params.support > worker.support_max:
+            return Code.SUPPORT_RANGE
+        return None
 
     # --- requests ---
 

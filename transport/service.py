@@ -16,9 +16,11 @@ import click
 from proto_v2 import limits
 from proto_v2.effects import Machine
 from proto_v2.errors import Code, ProtocolError
-from proto_v2.negotiate import Terms
+from proto_v2.messages import Hello, Role
+from proto_v2.negotiate import Terms, build_hello
 from proto_v2.peerlink import LinkTiming
 from proto_v2.representation import NAMES, Representation
+from proto_v2.vocabulary import Vocabulary
 
 from .driver import RunJob, run_machine
 from .link import Link
@@ -74,6 +76,24 @@ offer_options = _options(
     ),
 )
 
+engine_options = _options(
+    click.option(
+        "--engine",
+        default="smollm2",
+        show_default=True,
+        help="A built-in engine by name, or module:Class.",
+    ),
+    click.option(
+        "--engine-option",
+        "engine_option",
+        multiple=True,
+        help="KEY=VALUE for the engine; repeatable.",
+    ),
+    click.option(
+        "--allow-remote", is_flag=True, help="Listen on an address that others can reach."
+    ),
+)
+
 timing_options = _options(
     click.option(
         "--ping-ms", type=click.IntRange(1), default=1_000, help="Between liveness messages."
@@ -96,6 +116,35 @@ class Offer:
     depth_max: int
     support_max: int
     staging_bytes: int | None
+
+
+def hello_maker(
+    role: Role,
+    vocabulary: Vocabulary,
+    offer: Offer,
+    *,
+    draft: tuple[str, bool],
+    target_checkpoint: str,
+    processors: str,
+) -> Callable[[], Hello]:
+    """Gives this process's hello, each time with a fresh nonce.
+
+    ``draft`` is the drafter's checkpoint and whether it is native to the target.
+    """
+    return lambda: build_hello(
+        role,
+        fresh_id(),
+        vocabulary,
+        draft_checkpoint=draft[0],
+        draft_native=draft[1],
+        target_checkpoint=target_checkpoint,
+        processors=processors,
+        representations=offer.representations,
+        requests_max=offer.requests_max,
+        depth_max=offer.depth_max,
+        support_max=offer.support_max,
+        staging_bytes=offer.staging_bytes,
+    )
 
 
 def take_offer(options: dict[str, Any]) -> Offer:

@@ -15,7 +15,7 @@ State = TypeVar("State")
 
 
 class SessionTable(Generic[State]):
-    """Open sessions by id, at most ``limits.SESSIONS_PER_LINK_MAX`` of them."""
+    """Open sessions by id, at most ``limits.SESSIONS_MAX`` of them."""
 
     def __init__(self) -> None:
         self._states: dict[bytes, State] = {}
@@ -26,11 +26,11 @@ class SessionTable(Generic[State]):
             raise ProtocolError(
                 Code.SESSION_DUPLICATE, "session", "one that is not open", session.hex()
             )
-        if len(self._states) >= limits.SESSIONS_PER_LINK_MAX:
+        if len(self._states) >= limits.SESSIONS_MAX:
             raise ProtocolError(
                 Code.SESSION_LIMIT,
                 "session",
-                f"at most {limits.SESSIONS_PER_LINK_MAX} open sessions",
+                f"at most {limits.SESSIONS_MAX} open sessions",
                 session.hex(),
             )
         self._states[session] = state

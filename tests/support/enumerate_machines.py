@@ -6,7 +6,7 @@ last one the law of the committed tokens is known as Fractions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 
 from proto_v2.representation import Representation
@@ -64,7 +64,6 @@ class MachineLaw:
             intercept=intercept,
         )
         self.runs = 0
-        self.answers: list[Answer] = []
 
     def law(
         self,
@@ -79,7 +78,8 @@ class MachineLaw:
             before: called before each run.
             speculates: the first round of each request must have its depth.
         """
-        horizons = [0, *(1 + ask.length for ask in asks)] if len(asks) > 1 else [1 + asks[0].length]
+        horizon = 1 + max(ask.length for ask in asks)
+        together = len(asks) > 1
 
         def run(tickets: EnumeratedTickets) -> tuple[Text, ...]:
             before()
@@ -87,20 +87,15 @@ class MachineLaw:
 
             def open_key(key: bytes) -> TicketSource:
                 if key not in sources:
-                    number = len(sources) % len(horizons)
-                    sources[key] = _Source(tickets, len(sources), horizons[number])
+                    # The first key of a run that serves several is the one of the request
+                    # that they wait for, so that they begin in one step.
+                    unseen = together and not sources
+                    sources[key] = _Source(tickets, len(sources), 0 if unseen else horizon)
                 return sources[key]
 
             self._open = open_key
-            trio = self.trio
-            for book in (trio.answers, trio.counts, trio.notes, *trio.committed.values()):
-                book.clear()
             self.runs += 1
-            trio.busy = {"rank0", "worker"} if len(asks) > 1 else set()
-            answers = [self._ask(number, ask) for number, ask in enumerate(asks)]
-            trio.run()
-            self._finish(asks, answers)
-            self.answers = answers
+            answers = self._serve(asks, together)
             if speculates:
                 for answer, ask in zip(answers, asks, strict=True):
                     assert answer.rounds[0].depth == ask.depth, "the worker was ready"
@@ -111,23 +106,35 @@ class MachineLaw:
 
         return enumerate_runs(run)
 
-    def _ask(self, number: int, ask: Ask) -> Answer:
-        return self.trio.generate(
-            number,
-            [ask.first],
-            ask.length + 1,
-            depth=ask.depth,
-            representation=int(ask.representation),
-            support=ask.support,
-        )
-
-    def _finish(self, asks: Sequence[Ask], answers: Sequence[Answer]) -> None:
+    def _serve(self, asks: Sequence[Ask], together: bool) -> list[Answer]:
+        trio = self.trio
+        for book in (trio.answers, trio.counts, trio.notes, *trio.committed.values()):
+            book.clear()
+        if together:
+            trio.busy = {"rank0"}
+            trio.generate(len(asks), [asks[0].first], 1, depth=0)
+        answers = [
+            trio.generate(
+                number,
+                [ask.first],
+                ask.length + 1,  # the last token of a request has no draft
+                depth=ask.depth,
+                representation=int(ask.representation),
+                support=ask.support,
+            )
+            for number, ask in enumerate(asks)
+        ]
+        trio.run()
+        if together:
+            trio.finish_jobs("rank0")
+            trio.run()
         for answer in answers:
             assert answer.failed is None
             assert answer.finished is not None
-        self.trio.check_rest()
+        trio.check_rest()
         assert not self.draft.sessions
         assert not any(target.sessions for target in self.targets)
+        return answers
 
 
 def product(laws: Sequence[Mapping[Text, Fraction]]) -> dict[tuple[Text, ...], Fraction]:
@@ -140,8 +147,3 @@ def product(laws: Sequence[Mapping[Text, Fraction]]) -> dict[tuple[Text, ...], F
             for text, share in law.items()
         }
     return joint
-
-
-def with_representation(ask: Ask, representation: Representation, support: int = 0) -> Ask:
-    """The same request in another form."""
-    return replace(ask, representation=representation, support=support)

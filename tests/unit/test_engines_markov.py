@@ -57,7 +57,7 @@ def test_draft_refuses_misuse() -> None:
 
 def test_sessions_are_bounded() -> None:
     engine = MarkovDraft(4, 0)
-    for index in range(limits.SESSIONS_PER_LINK_MAX):
+    for index in range(limits.SESSIONS_MAX):
         engine.open(index.to_bytes(16, "little"), [0])
     assert code_of(lambda: engine.open(A, [0])) is Code.SESSION_LIMIT
 

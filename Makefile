@@ -37,7 +37,7 @@ demo: $(STAMP) ## Generate text with a worker and two ranks on this machine
 test: $(STAMP) ## Run the tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-campaign-law: $(STAMP) ## The law over the wire with 204,000 tokens (about 10 minutes)
+campaign-law: $(STAMP) ## The law over the wire with 204,000 tokens (10 to 15 minutes)
 	PP1_LAW_TOKENS=204000 $(BIN)/python -m pytest -s tests/wire/test_exact_law.py
 
 lint: $(STAMP) ## ruff, mypy --strict, import rules

@@ -31,7 +31,7 @@ class Breaker:
         return self.state is not BreakerState.OPEN
 
     def round_skipped(self) -> None:
-        """A round went target-only because the breaker is open."""
+        """A round has been planned target-only because the breaker is open."""
         if self.state is BreakerState.OPEN:
             self._rounds_left -= 1
             if self._rounds_left <= 0:

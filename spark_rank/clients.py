@@ -86,6 +86,12 @@ def check_generate(message: Generate, identity: Identity) -> None:
         if not holds:
             raise ProtocolError(Code.PARAMETER_RANGE, field, wanted, got)
     check_legal(message.stop_tokens, legal, Code.PARAMETER_RANGE, "stop_tokens")
+    stops = len({*message.stop_tokens, *identity.stop_tokens})
+    if stops > limits.STOP_TOKENS_MAX:
+        # Together with the engine's own they travel in one Open.
+        raise ProtocolError(
+            Code.PARAMETER_RANGE, "stop_tokens", f"at most {limits.STOP_TOKENS_MAX} in all", stops
+        )
 
 
 def open_message(

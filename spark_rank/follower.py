@@ -8,7 +8,7 @@ poisons the session; nothing of such a record is applied.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from proto_v2 import limits
 from proto_v2.effects import Buffer, Count, Effect, Note, Peer, Run
@@ -41,7 +41,7 @@ from proto_v2.validate import check_entry_against, check_step
 from .collector import Collector, SlotMemory
 from .evaluate import build_verify, release_used, verdict_entries
 from .jobs import CloseTarget, CommitTarget, OpenTarget
-from .pair import PairFollower, Phase, recompose
+from .pair import PairFollower, Phase, TextRules, recompose
 from .request import MakeTickets, Request, open_request
 from .verify import Finish
 
@@ -59,7 +59,8 @@ class _Current:
     follower: PairFollower
     collector: Collector
     requests: list[Request]
-    findings: list[PrepareEntry]
+    legal_size: int
+    findings: list[PrepareEntry] = field(default_factory=list)
     decide: Decide | None = None
     verdicts: dict[int, VerdictEntry] | None = None
 
@@ -266,7 +267,7 @@ class RankOneMachine:
             return None
         if isinstance(message, Cancel):
             if message.session_id in self._requests:
-                self._close(message.session_id, Code.CANCELLED)
+                self._on_cancel(message.session_id)
             return None
         if isinstance(message, Nak):
             self._note(_WARNING, "nak_received", code=message.code, field=message.field)
@@ -313,6 +314,10 @@ class RankOneMachine:
             return answer
         if isinstance(message, Decide):
             if current.decide is not None:
+                if message != current.decide:
+                    raise ProtocolError(
+                        Code.DECISION_MISMATCH, "Decide", "the content as first sent", "other"
+                    )
                 return None  # a repeat while the engine is still at it
             current.follower.on_decide(message, current.findings)
             current.decide = message
@@ -322,6 +327,17 @@ class RankOneMachine:
             self._run(job, _Evaluation(current))
             return None
         return self._on_decision(current, message)
+
+    def _on_cancel(self, session_id: bytes) -> None:
+        """Rank 0 has ended a request, and left its step if that is still undecided."""
+        current = self._current
+        if (
+            current is not None
+            and current.follower.phase is not Phase.DONE
+            and any(request.session_id == session_id for request in current.requests)
+        ):
+            self._abandon_step()
+        self._close(session_id, Code.CANCELLED)
 
     def _on_open(self, terms: Terms, message: Open) -> None:
         if message.session_id in self._requests:
@@ -376,7 +392,7 @@ class RankOneMachine:
         for request, entry in zip(requests, step.entries, strict=True):
             request.ledger.open_round(entry.round)
         collector = Collector(terms, step, self._slots, self._memory, self._mass_bits)
-        self._current = _Current(PairFollower(step), collector, requests, [])
+        self._current = _Current(PairFollower(step), collector, requests, terms.legal_size)
 
     # --- evaluation and decision ---
 
@@ -410,7 +426,7 @@ class RankOneMachine:
                     entry,
                     drafts,
                     current.follower.discards.get(index, 0),
-                    request.room,
+                    TextRules(request.room, request.stop_tokens, current.legal_size),
                     message.entries[index],
                     verdicts.get(index),
                     prefix_after,

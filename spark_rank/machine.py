@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from proto_v2 import limits
 from proto_v2.deadlines import Deadlines
 from proto_v2.effects import Buffer, Count, Effect, Note, Peer, Run, Stop
@@ -47,6 +49,7 @@ from proto_v2.negotiate import Terms
 from proto_v2.peerlink import LinkEvent, LinkTiming, PeerLink
 from proto_v2.rng import KeyedTickets
 from proto_v2.slots import SlotTable
+from proto_v2.validate import STEP_ENTRY_RULES
 
 from .active import Active, WorkerSide
 from .breaker import Breaker
@@ -54,7 +57,7 @@ from .clients import Clients, Identity, open_message
 from .collector import Collector, SlotMemory
 from .evaluate import build_verify, release_used, verdict_entries
 from .jobs import CloseTarget, CommitTarget, OpenTarget
-from .pair import PairLeader, Phase, check_verdict, compose_entry, ending
+from .pair import PairLeader, Phase, TextRules, check_verdict, compose_entry, ending
 from .request import MakeTickets, open_request, seeded_session_id
 from .verify import Finish
 from .worker_port import WorkerPort
@@ -197,7 +200,10 @@ class RankZeroMachine:
         """Take an evaluation, or note that an engine call failed."""
         round_ = self._jobs.pop(job_id)
         if round_ is not None:
-            self._on_evaluated(round_, result, now_ns)
+            try:
+                self._on_evaluated(round_, result, now_ns)
+            except ProtocolError as error:
+                self._split(error)
         elif isinstance(result, Exception):
             # The runner keeps the session apart; its next verdict ends the request.
             self._note(_WARNING, "target_engine_failed", error=f"{type(result).__name__}: {result}")
@@ -354,15 +360,15 @@ class RankZeroMachine:
         for active in self.actives:
             if active.cancelled is not None:
                 self._end(active, active.cancelled)
-        self._admit(self._pair.agreed.terms, now_ns)
+        self._admit(now_ns)
         self._begin_held(now_ns)
         actives = [active for active in self.actives if active.opening is None]
         if not actives:
             return
         self._step_id += 1
+        step = Step(self._step_id, tuple(self._plan(active) for active in actives))
         if not self._breaker.allows():
             self._breaker.round_skipped()
-        step = Step(self._step_id, tuple(self._plan(active) for active in actives))
         for active, entry in zip(actives, step.entries, strict=True):
             active.ledger.open_round(entry.round)
         assert self._memory is not None
@@ -384,9 +390,13 @@ class RankZeroMachine:
             self._prepare(self._round, now_ns)
 
     def _plan(self, active: Active) -> StepEntry:
-        """Fix the depth of one request from what is known before anything is drawn."""
+        """Fix the depth of one request from what is known before anything is drawn.
+
+        Without drafts the proposal's parameters mean nothing, so they are ones that
+        every peer takes: what one client asks for never spoils the batch of others.
+        """
         request, params, ledger = active.request, active.params, active.ledger
-        return StepEntry(
+        wish = StepEntry(
             session_id=request.session_id,
             slot=request.slot,
             generation=ledger.generation,
@@ -399,37 +409,48 @@ class RankZeroMachine:
             support=params.support,
             context=request.context,
         )
+        reason = self._no_draft(active, wish) if params.depth else None
+        if reason is not None:
+            self._out.append(Count("pp1_no_draft_total", (("reason", reason.name),)))
+        if wish.depth and reason is None:
+            return wish
+        return replace(wish, depth=0, representation=self._common_representation(), support=1)
 
     def _depth(self, active: Active) -> int:
         worker, pair = self._worker.terms, self._pair.agreed
-        assert pair is not None
-        params = active.params
-        reason = self._no_draft(active)
-        if reason is not None or worker is None:
-            if reason is not None:
-                self._out.append(Count("pp1_no_draft_total", (("reason", reason.name),)))
+        if worker is None:
             return 0
+        assert pair is not None
         # The last token of a request comes from the target, so no draft is for it.
-        return max(
-            0, min(params.depth, worker.depth_max, pair.terms.depth_max, active.request.room - 1)
-        )
+        room = active.request.room - 1
+        return max(0, min(active.params.depth, worker.depth_max, pair.terms.depth_max, room))
 
-    def _no_draft(self, active: Active) -> Code | None:
-        """Why this request cannot speculate in the next round, if it would."""
-        params, worker = active.params, self._worker.terms
-        if params.depth == 0:
-            return None
+    def _no_draft(self, active: Active, wish: StepEntry) -> Code | None:
+        """Why this request cannot speculate in the next round, though it would."""
+        worker, pair = self._worker.terms, self._pair.agreed
+        assert pair is not None
         if worker is None:
             return Code.WORKER_DOWN
+        if any(one.request.slot >= worker.requests_max for one in self.actives):
+            return Code.BATCH_RANGE  # a step names every request, and this worker takes fewer
         if active.worker is not WorkerSide.READY:
             return Code.RESET_PENDING
         if not self._breaker.allows():
             return Code.BREAKER_OPEN
-        if params.representation not in worker.representations:
-            return Code.NO_COMMON_REPRESENTATION
-        if params.support > worker.support_max:
-            return Code.SUPPORT_RANGE
+        try:
+            for terms in (worker, pair.terms):
+                for rule in STEP_ENTRY_RULES:
+                    rule(terms, wish)
+        except ProtocolError as error:
+            return error.code
         return None
+
+    def _common_representation(self) -> int:
+        """One that both peers take; any of rank 1's where no worker will be asked."""
+        assert self._pair.agreed is not None
+        known, worker = self._pair.agreed.terms.representations, self._worker.terms
+        common = [one for one in known if worker is not None and one in worker.representations]
+        return (common or known)[0]
 
     # --- requests ---
 
@@ -469,8 +490,13 @@ class RankZeroMachine:
             else:
                 self._waiting.append((client, params))
 
-    def _admit(self, terms: Terms, now_ns: int) -> None:
-        for slot in range(min(terms.requests_max, limits.REQUESTS_MAX)):
+    def _admit(self, now_ns: int) -> None:
+        """Give waiting requests the free lanes, as many as a batch of both peers may have."""
+        assert self._pair.agreed is not None
+        lanes = self._pair.agreed.terms.requests_max
+        if self._worker.terms is not None:
+            lanes = min(lanes, self._worker.terms.requests_max)
+        for slot in range(lanes):
             if self._lanes[slot] is None and self._waiting:
                 client, params = self._waiting.popleft()
                 self._open(client, params, slot, now_ns)
@@ -562,8 +588,12 @@ class RankZeroMachine:
             try:
                 self._on_pair_message(message, now_ns)
             except ProtocolError as error:
-                self._note(_WARNING, "rank_split", error=str(error))
-                self._end_round(Code.RANK_SPLIT)
+                self._split(error)
+
+    def _split(self, error: ProtocolError) -> None:
+        """Rank 1 says what it cannot have found: nothing of the round is committed."""
+        self._note(_WARNING, "rank_split", error=str(error))
+        self._end_round(Code.RANK_SPLIT)
 
     def _adopt_pair(self) -> None:
         agreed = self._pair.agreed
@@ -682,8 +712,11 @@ class RankZeroMachine:
         drafts = round_.collector.proposals[index].tokens if used else []
         if active.cancelled is not None:
             verdict = ending(entry, active.cancelled)
-        elif verdict.status == 0:
-            check_verdict(entry, drafts, active.request.room, verdict)
+        else:
+            request = active.request
+            legal_size = self._identity.vocabulary.legal_size
+            rules = TextRules(request.room, request.stop_tokens, legal_size)
+            check_verdict(entry, drafts, rules, verdict)
 
         def prefix_after(_: int, tokens: Sequence[int]) -> tuple[int, bytes]:
             return active.ledger.length + len(tokens), active.ledger.digest_after(tokens)

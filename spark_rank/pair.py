@@ -23,6 +23,7 @@ other"; specs/06.)
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
@@ -93,7 +94,24 @@ def _same_place(entry: StepEntry, other: PrepareEntry | VerdictEntry) -> bool:
     )
 
 
-def check_verdict(entry: StepEntry, drafts: Sequence[int], room: int, v: VerdictEntry) -> None:
+@dataclass(frozen=True, slots=True)
+class TextRules:
+    """What bounds a request's text: tokens left, tokens that end it, ids it may hold."""
+
+    room: int
+    stop_tokens: frozenset[int]
+    legal_size: int
+
+    def finish_after(self, tokens: Sequence[int]) -> Finish:
+        """How the request stands after these tokens, judged by the last one."""
+        if tokens[-1] in self.stop_tokens:
+            return Finish.STOP
+        return Finish.LENGTH if len(tokens) == self.room else Finish.NONE
+
+
+def check_verdict(
+    entry: StepEntry, drafts: Sequence[int], rules: TextRules, v: VerdictEntry
+) -> None:
     """Refuse a verdict that no run of the verifier on this proposal could give.
 
     Raises:
@@ -105,20 +123,37 @@ def check_verdict(entry: StepEntry, drafts: Sequence[int], room: int, v: Verdict
 
     if not _same_place(entry, v):
         raise refuse("session_id", entry.session_id.hex(), v.session_id.hex())
+    if v.status:
+        if v != ending(entry, known_code(v.status, Code.RANK_SPLIT)):
+            raise refuse("status", "a registered code and nothing committed", v.status)
+        return
     if v.accepted + v.rejected + v.unverified != len(drafts):
         raise refuse("unverified", f"a total of {len(drafts)}", v.unverified)
+    if v.last not in tuple(LastToken):
+        raise refuse("last", "a registered place", v.last)
+    if len(v.tokens) % 4:
+        raise refuse("tokens", "whole tokens", f"{len(v.tokens)} bytes")
     tokens = tokens_from_bytes(v.tokens, "verdict.tokens")
     has_last = v.last != LastToken.NONE
-    if len(tokens) != v.accepted + has_last or not 1 <= len(tokens) <= room:
-        raise refuse("tokens", f"{v.accepted + has_last} within {room}", len(tokens))
+    if len(tokens) != v.accepted + has_last or not 1 <= len(tokens) <= rules.room:
+        raise refuse("tokens", f"{v.accepted + has_last} within {rules.room}", len(tokens))
+    if not all(0 <= token < rules.legal_size for token in tokens):
+        raise refuse("tokens", f"ids below {rules.legal_size}", tokens)
     if tokens[: v.accepted] != list(drafts[: v.accepted]):
         raise refuse("tokens", list(drafts[: v.accepted]), tokens)
     if v.rejected != (v.last == LastToken.CORRECTION):
         raise refuse("rejected", v.last == LastToken.CORRECTION, v.rejected)
     if (v.last == LastToken.TARGET_ONLY) != (len(drafts) == 0):
         raise refuse("last", "TARGET_ONLY without drafts only", v.last)
-    if v.finish not in tuple(Finish):
-        raise refuse("finish", "a registered finish", v.finish)
+    if v.last == LastToken.BONUS and v.accepted != len(drafts):
+        raise refuse("last", "BONUS after the whole chain only", v.accepted)
+    if not rules.stop_tokens.isdisjoint(tokens[:-1]):
+        raise refuse("tokens", "nothing after a stop", tokens)
+    finish = rules.finish_after(tokens)
+    if v.finish != finish:
+        raise refuse("finish", finish.name, v.finish)
+    if not has_last and finish is Finish.NONE:
+        raise refuse("last", "a token of the target's own unless the request ends", v.last)
 
 
 def compose_entry(
@@ -174,7 +209,7 @@ def recompose(
     entry: StepEntry,
     drafts: Sequence[int],
     status: int,
-    room: int,
+    rules: TextRules,
     got: DecisionEntry,
     own: VerdictEntry | None,
     prefix_after: PrefixAfter,
@@ -205,7 +240,7 @@ def recompose(
             finish=got.finish,
             tokens=got.tokens[: got.token_count * 4],
         )
-        check_verdict(entry, drafts, room, verdict)
+        check_verdict(entry, drafts, rules, verdict)
     return compose_entry(index, entry, drafts, status, verdict, prefix_after)
 
 

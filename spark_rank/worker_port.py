@@ -84,6 +84,7 @@ class WorkerPort:
             or active.worker is not WorkerSide.NOTHING
             or active.out_of_step is not None
             or active.params.depth == 0
+            or active.request.slot >= self.terms.requests_max
         ):
             return
         ledger, request = active.ledger, active.request

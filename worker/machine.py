@@ -52,6 +52,7 @@ from .proposal import (
     Draft,
     DraftItem,
     OpenSession,
+    engine_session,
 )
 
 _REPLIES_KEPT: Final = limits.BATCHES_IN_FLIGHT
@@ -60,6 +61,7 @@ _INFO, _WARNING = 20, 30
 
 @dataclass(slots=True)
 class _Session:
+    engine: bytes
     ledger: Ledger
     slot: int
     context: int
@@ -206,7 +208,7 @@ class WorkerMachine:
 
     def _close(self, line: _Line, session_id: bytes) -> None:
         session = line.sessions.pop(session_id)
-        self._run(CloseSession(session_id), (session, session.ledger.generation))
+        self._run(CloseSession(session.engine), (session, session.ledger.generation))
 
     # --- messages ---
 
@@ -217,10 +219,9 @@ class WorkerMachine:
             if isinstance(message, Step):
                 self._on_step(line, agreed.terms, message)
             elif isinstance(message, Commit):
-                for entry in message.entries:
-                    self._on_commit(line, agreed.terms, entry)
+                self._on_commits(line, agreed.terms, message)
             elif isinstance(message, Reset):
-                self._on_reset(line, agreed.terms, message)
+                self._on_reset(line, agreed.terms, agreed.link_epoch, message)
             elif isinstance(message, Cancel):
                 if message.session_id in line.sessions:
                     self._close(line, message.session_id)
@@ -237,7 +238,7 @@ class WorkerMachine:
                 session_id=message.session_id if isinstance(message, (Reset, Cancel)) else b"",
             )
 
-    def _on_reset(self, line: _Line, terms: Terms, reset: Reset) -> None:
+    def _on_reset(self, line: _Line, terms: Terms, epoch: int, reset: Reset) -> None:
         session = line.sessions.get(reset.session_id)
         if session is None:
             ledger = Ledger(reset.session_id)
@@ -282,15 +283,16 @@ class WorkerMachine:
         fresh.begin(reset.generation)
         fresh.round = reset.round
         line.sessions[reset.session_id] = renewed = _Session(
+            engine=engine_session(epoch, reset.session_id),
             ledger=fresh,
             slot=reset.slot,
             context=reset.context,
             key=reset.key,
         )
         if rebuilt:
-            job: OpenSession | AdvanceSession = OpenSession(reset.session_id, tuple(fresh.tokens))
+            job: OpenSession | AdvanceSession = OpenSession(renewed.engine, tuple(fresh.tokens))
         else:
-            job = AdvanceSession(reset.session_id, reset.base_length, tuple(suffix))
+            job = AdvanceSession(renewed.engine, reset.base_length, tuple(suffix))
         self._run(job, (renewed, reset.generation))
         line.link.send(Ready(reset.session_id, reset.generation, fresh.length, fresh.digest))
 
@@ -299,6 +301,14 @@ class WorkerMachine:
         for session_id, session in list(line.sessions.items()):
             if session.slot == reset.slot and session_id != reset.session_id:
                 self._close(line, session_id)
+
+    def _on_commits(self, line: _Line, terms: Terms, message: Commit) -> None:
+        """Each entry by itself: one that does not fit leaves the others alone."""
+        for entry in message.entries:
+            try:
+                self._on_commit(line, terms, entry)
+            except ProtocolError as error:
+                line.link.nak(error, session_id=entry.session_id)
 
     def _on_commit(self, line: _Line, terms: Terms, commit: CommitEntry) -> None:
         session = line.sessions.get(commit.session_id)
@@ -334,7 +344,7 @@ class WorkerMachine:
         length = ledger.length
         ledger.append(tokens)
         ledger.round = commit.round
-        self._run(AdvanceSession(commit.session_id, length, tokens), (session, commit.generation))
+        self._run(AdvanceSession(session.engine, length, tokens), (session, commit.generation))
 
     # --- steps ---
 
@@ -371,7 +381,7 @@ class WorkerMachine:
                 continue
             generations[index] = entry.generation
             if entry.depth:
-                items.append(DraftItem(index, entry, self._tickets(session.key)))
+                items.append(DraftItem(index, session.engine, entry, self._tickets(session.key)))
         pending = _Pending(line, step, statuses, generations)
         if items:
             self._run(Draft(tuple(items)), pending)
@@ -430,10 +440,16 @@ class WorkerMachine:
     def _mark(
         self, line: _Line, step: Step, chains: dict[int, Chain], statuses: dict[int, Code]
     ) -> None:
-        """Remember what was drawn, and which engine states can no longer be trusted."""
+        """Remember what was drawn, and which engine states can no longer be trusted.
+
+        A chain whose generation has ended meanwhile is dropped: nothing of it leaves.
+        """
         for index, entry in enumerate(step.entries):
             session = line.sessions.get(entry.session_id)
             if session is None or session.ledger.generation != entry.generation:
+                if chains.pop(index, None) is not None:
+                    statuses[index] = Code.GENERATION_STALE
+                    self._out.append(Count("pp1_drafts_dropped_total"))
                 continue
             if index in chains and session.drawn_round == entry.round:
                 session.drawn = tuple(row.token for row in chains[index].rows)

@@ -20,11 +20,23 @@ from proto_v2.rng import Domain, TicketSource
 from .engine import DraftEngine
 
 
+def engine_session(link_epoch: int, session_id: bytes) -> bytes:
+    """The engine's name of a session: no two links share one.
+
+    Two rank 0s may serve the same session id, and one that reconnects begins
+    its sessions again while those of its old connection have not been given up.
+    """
+    return link_epoch.to_bytes(8, "little") + session_id
+
+
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """Job: forget the session if it is known, then hold exactly this prefix."""
+    """Job: forget the session if it is known, then hold exactly this prefix.
 
-    session_id: bytes
+    ``session`` here and below is the engine's name of it (``engine_session``).
+    """
+
+    session: bytes
     prefix: tuple[int, ...]
 
 
@@ -32,7 +44,7 @@ class OpenSession:
 class AdvanceSession:
     """Job: keep the first ``length`` committed tokens, then append ``tokens``."""
 
-    session_id: bytes
+    session: bytes
     length: int
     tokens: tuple[int, ...]
 
@@ -41,7 +53,7 @@ class AdvanceSession:
 class CloseSession:
     """Job: forget the session."""
 
-    session_id: bytes
+    session: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +61,7 @@ class DraftItem:
     """One chain to draw: ``index`` is the entry's place in its step."""
 
     index: int
+    session: bytes
     entry: StepEntry
     tickets: TicketSource
 
@@ -93,7 +106,7 @@ def draw_chain(engine: DraftEngine, item: DraftItem, mass_bits: int = limits.MAS
     payloads: list[bytes] = []
     representation = Representation(entry.representation)
     for index in range(entry.depth):
-        weights = engine.next_weights(entry.session_id, tuple(tokens), entry.temperature)
+        weights = engine.next_weights(item.session, tuple(tokens), entry.temperature)
         if entry.support:
             categorical = top_k(weights, entry.support, mass_bits)
         else:
@@ -135,13 +148,13 @@ def execute(
     if isinstance(job, Draft):
         return tuple(_draw_or_fail(engine, item, mass_bits) for item in job.items)
     if isinstance(job, OpenSession):
-        engine.close(job.session_id)
-        engine.open(job.session_id, job.prefix)
+        engine.close(job.session)
+        engine.open(job.session, job.prefix)
     elif isinstance(job, AdvanceSession):
-        engine.rollback(job.session_id, job.length)
-        engine.extend(job.session_id, job.tokens)
+        engine.rollback(job.session, job.length)
+        engine.extend(job.session, job.tokens)
     elif isinstance(job, CloseSession):
-        engine.close(job.session_id)
+        engine.close(job.session)
     else:
         raise TypeError(f"not a draft job: {type(job).__name__}")
     return ()

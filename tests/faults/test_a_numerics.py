@@ -176,7 +176,7 @@ def test_a17_sender_and_receiver_draw_alike_at_the_full_vocabulary(
         representation, payload, row_entries(representation, payload), vocabulary_size=V,
         legal_size=V,
     )  # fmt: skip
-    edges = np.unique(np.cumsum(sent.counts))[:-1]
+    edges = np.cumsum(sent.counts[sent.counts > 0])[:-1]
     for edge in [*edges[:40].tolist(), *edges[-40:].tolist()]:
         for ticket in (edge - 1, edge):
             token = sent.token_at(ticket)

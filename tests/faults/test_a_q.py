@@ -186,6 +186,7 @@ def test_a10_a_nan_in_q_is_refused_at_decode_and_before_sampling() -> None:
     assert refusal.value.code is Code.VALUE_BITS
     item = DraftItem(
         0,
+        b"",
         entry(1, Representation.DENSE_F32, 0),
         ScriptedTickets({}),
     )
@@ -225,7 +226,9 @@ def test_a17_the_token_is_drawn_from_the_bytes_that_travel(
     engine = FixedDraft(lambda chain: softmax(np.roll(logits, sum(chain) + len(chain))))
     for ticket in range(1 << bits):
         tickets = ScriptedTickets({Domain.PROPOSAL: ticket})
-        chain = draw_chain(engine, DraftItem(0, entry(2, representation, support), tickets), bits)
+        chain = draw_chain(
+            engine, DraftItem(0, b"", entry(2, representation, support), tickets), bits
+        )
         for row, payload in zip(chain.rows, chain.payloads, strict=True):
             q = decode(
                 representation,
@@ -264,7 +267,7 @@ def test_a18_a_drawn_token_comes_from_its_own_counts() -> None:
     weights = np.zeros(size)
     weights[0] = 1.0
     tickets = ScriptedTickets({Domain.PROPOSAL: limits.MASS - 1})
-    item = DraftItem(0, entry(1, Representation.SPARSE_F32, 0), tickets)
+    item = DraftItem(0, b"", entry(1, Representation.SPARSE_F32, 0), tickets)
     chain = draw_chain(FixedDraft(lambda _: weights), item)
     assert chain.rows[0].token == 0
     row = decode(

@@ -41,5 +41,5 @@ def test_i01_a_chain_has_the_depth_of_its_step_whatever_is_drawn(depth: int) -> 
     for ticket in range(1 << 4):
         tickets = ScriptedTickets({Domain.PROPOSAL: ticket})
         step = entry(depth, Representation.SPARSE_F32, 2)
-        chain = draw_chain(FixedDraft(lambda _: weights), DraftItem(0, step, tickets), 4)
+        chain = draw_chain(FixedDraft(lambda _: weights), DraftItem(0, b"", step, tickets), 4)
         assert len(chain.rows) == len(chain.payloads) == depth

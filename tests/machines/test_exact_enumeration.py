@@ -51,7 +51,6 @@ def wanted(law: TinyLaw, asks: Sequence[Ask]) -> dict[tuple[Text, ...], Fraction
         (QUARTERS, 2, 1, 0),
         (QUARTERS, 2, 1, 2),
         (QUARTERS, 2, 2, 0),
-        (QUARTERS, 2, 2, 1),
     ],
 )
 def test_the_law_of_one_request(
@@ -109,7 +108,7 @@ def test_a_discard_that_no_draw_decides_leaves_the_law(skip: int) -> None:
         wire.when(Rows, flip(2, 0), source="worker", skip=skip)
 
     ask = Ask(2, 2, 2)
-    assert machines.law([ask], before=before) == wanted(QUARTERS, [ask])
+    assert machines.law([ask], before=before, speculates=False) == wanted(QUARTERS, [ask])
 
 
 def test_admission_that_looks_at_the_draw_would_be_seen() -> None:
@@ -124,7 +123,7 @@ def test_admission_that_looks_at_the_draw_would_be_seen() -> None:
     wire.rules.append(hide)
     # p and q are equal after token 0: without selection every draw stands.
     law = TinyLaw({0: (2, 1, 1), 1: (2, 1, 1), 2: (2, 1, 1)}, {0: (0.5, 0.25, 0.25)}, 2)
-    found = MachineLaw(law, 2, intercept=wire).law([Ask(0, 1, 1)])
+    found = MachineLaw(law, 2, intercept=wire).law([Ask(0, 1, 1)], speculates=False)
     assert found == {
         ((0,),): Fraction(3, 4),
         ((1,),): Fraction(1, 8),
@@ -164,9 +163,7 @@ def test_a_lost_q_costs_acceptance_but_not_the_law(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     "rule", [wrong_rules.plain_resample, wrong_rules.only_q_of_x, wrong_rules.match_or_ratio]
 )
-def test_a_wrong_rule_at_one_position_is_seen(
-    monkeypatch: pytest.MonkeyPatch, rule: Rule
-) -> None:
+def test_a_wrong_rule_at_one_position_is_seen(monkeypatch: pytest.MonkeyPatch, rule: Rule) -> None:
     found = law_with(monkeypatch, lambda: as_verify_chain(rule), EIGHTHS)
     assert found != wanted(EIGHTHS, [Ask(0, 1, 1)])
 
@@ -178,14 +175,14 @@ def test_the_inclusive_comparison_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_block_verification_done_wrong_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = Ask(0, 2, 2)
+    ask = Ask(2, 2, 2)
     found = law_with(monkeypatch, lambda: wrong_rules.block_with_one_ticket, ask=ask)
     assert found != wanted(QUARTERS, [ask])
 
 
 def test_q_of_the_round_before_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Depth 1, so the second token is judged with the row that drew the first."""
-    ask = Ask(2, 2, 1)
+    ask = Ask(0, 2, 1)
     found = law_with(monkeypatch, wrong_rules.with_stale_rows, ask=ask)
     assert found != wanted(QUARTERS, [ask])
 
@@ -214,7 +211,7 @@ def uniform_claim(engine: DraftEngine, item: DraftItem, mass_bits: int) -> Chain
 def test_a_certain_token_that_claims_a_uniform_q_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """p(0) = 1/8 comes out as min(1, p(0) V) = 1/2: the checks cannot know, the law shows it."""
     uniform = (0.25,) * 4
-    law = TinyLaw({last: (1, 2, 4, 1) for last in range(4)}, dict.fromkeys(range(4), uniform), 3)
+    law = TinyLaw(dict.fromkeys(range(4), (1, 2, 4, 1)), dict.fromkeys(range(4), uniform), 3)
     monkeypatch.setattr(worker.proposal, "draw_chain", uniform_claim)
     found = MachineLaw(law, 2).law([Ask(1, 1, 1)])
     assert found[((0,),)] == Fraction(1, 2)

@@ -11,6 +11,7 @@ from fractions import Fraction
 
 from proto_v2.representation import Representation
 from proto_v2.rng import Domain, TicketSource
+from spark_rank.breaker import Breaker
 from tests.support.enumerate_tickets import EnumeratedTickets, enumerate_runs
 from tests.support.tiny_engines import Text, TinyDraft, TinyLaw, TinyTarget
 from tests.support.trio import Answer, Intercept, Trio
@@ -62,6 +63,7 @@ class MachineLaw:
             mass_bits=mass_bits,
             target_bits=law.target_bits,
             intercept=intercept,
+            breaker=Breaker(failures_max=1_000_000),  # no run may see the runs before it
         )
         self.runs = 0
 
@@ -108,11 +110,15 @@ class MachineLaw:
 
     def _serve(self, asks: Sequence[Ask], together: bool) -> list[Answer]:
         trio = self.trio
-        for book in (trio.answers, trio.counts, trio.notes, *trio.committed.values()):
-            book.clear()
+        trio.answers.clear()
+        trio.counts.clear()
+        trio.notes.clear()
+        for texts in trio.committed.values():
+            texts.clear()
         if together:
             trio.busy = {"rank0"}
-            trio.generate(len(asks), [asks[0].first], 1, depth=0)
+            trio.generate(len(asks), [asks[0].first], 2, depth=0)
+            trio.run()
         answers = [
             trio.generate(
                 number,
@@ -124,10 +130,14 @@ class MachineLaw:
             )
             for number, ask in enumerate(asks)
         ]
-        trio.run()
         if together:
+            # They are admitted after the first round of the other request, and the worker
+            # is ready for all of them during its second.
             trio.finish_jobs("rank0")
+            trio.busy = {"rank0"}
             trio.run()
+            trio.finish_jobs("rank0")
+        trio.run()
         for answer in answers:
             assert answer.failed is None
             assert answer.finished is not None

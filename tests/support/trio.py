@@ -134,6 +134,7 @@ class Trio:
         self._timing = timing
         self._queue: deque[tuple[str, Peer, tuple[Buffer, ...]]] = deque()
         self._down: set[str] = set()
+        self._routes = dict(_ROUTES)
         self.machines: dict[str, Machine] = {}
         self.rank0 = self._make_rank0(breaker)
         self.machines["rank0"] = self.rank0
@@ -233,6 +234,11 @@ class Trio:
         )
         self.rank0.link_down(Peer(link), self.now)
         self._settle("rank0")
+
+    def reroute(self, link: str, route: bytes) -> None:
+        """Rank 0's next connection is another one to the listener, which keeps the old."""
+        node, peer = self._routes["rank0", link]
+        self._routes["rank0", link] = (node, Peer(peer.link, route))
 
     @staticmethod
     def _on_link(destination: str, peer: Peer, link: str, other: str) -> bool:
@@ -361,10 +367,12 @@ class Trio:
         if name == "rank0" and effect.peer == CLIENT:
             self._to_client(decode(effect.frames))
             return
-        destination, peer = _ROUTES[name, effect.peer.link]
+        destination, peer = self._routes[name, effect.peer.link]
         link = effect.peer.link if name == "rank0" else {"worker": "worker", "rank1": "pair"}[name]
         if link in self._down:
             return
+        if name != "rank0" and effect.peer != self._routes["rank0", link][1]:
+            return  # to a connection that is gone
         frozen = tuple(bytes(frame) for frame in effect.frames)
         for frames in self.intercept(name, destination, frozen):
             self._queue.append((destination, peer, frames))
@@ -374,7 +382,7 @@ class Trio:
         link = {"worker": "leader", "rank1": "pair", "rank0": "worker"}[source]
         if source == "rank0" and destination == "rank1":
             link = "pair"
-        _, peer = _ROUTES[source, link]
+        _, peer = self._routes[source, link]
         self._queue.append((destination, peer, frames))
 
     def _to_client(self, received: Received) -> None:

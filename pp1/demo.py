@@ -20,10 +20,14 @@ PROMPT: Final = "Explain why the sky is blue, then write a short poem about it."
 
 
 def prepare_models(draft_engine: str, *, quiet: bool) -> smollm2.SmolLM2:
-    """Unpack the model and fit the read-out if the cache lacks them, with a progress bar."""
+    """Unpack the model and fit the read-out if the cache lacks them, with a progress bar.
+
+    Where standard error is no terminal, one line for each instead.
+    """
     console = Console(stderr=True, quiet=quiet)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bars:
+    bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    with bars:
 
         def bar(description: str) -> Any:
             task = None
@@ -32,6 +36,8 @@ def prepare_models(draft_engine: str, *, quiet: bool) -> smollm2.SmolLM2:
                 nonlocal task
                 if task is None:
                     task = bars.add_task(description, total=total)
+                    if not console.is_terminal:
+                        console.print(f"{description} (once)")
                 bars.update(task, completed=done, total=total)
 
             return update

@@ -120,13 +120,23 @@ class Collector:
         categorical = read_row(
             self._terms, entry, index, proposal.tokens, row, staged, self._mass_bits
         )
+        # A dense row shows its support by its values only.
+        support = int((categorical.counts > 0).sum())
+        if entry.support and support > entry.support:
+            raise ProtocolError(
+                Code.ROW_ENTRIES, f"rows[{index}].q", f"at most {entry.support} ids", support
+            )
         proposal.tokens.append(row.token)
         proposal.rows.append(categorical)
         proposal.checksums.append(row.checksum)
         proposal.reply_bytes += row.byte_length
 
     def on_completion(self, message: Completion) -> None:
-        """Take the completion; whole chains become ready, everything else is at fault."""
+        """Take the completion; whole chains become ready, everything else is at fault.
+
+        An entry of depth 0 asked for nothing, so nothing can be wrong with its proposal.
+        The worker need not even know the session; where it should, rank 0 acts on that.
+        """
         if len(message.entries) != len(self.proposals):
             self.fail(
                 ProtocolError(
@@ -138,7 +148,7 @@ class Collector:
             )
             return
         for proposal, completion in zip(self.proposals, message.entries, strict=True):
-            if proposal.fault is None and not proposal.complete:
+            if not proposal.settled:
                 try:
                     self._complete(proposal, completion)
                 except ProtocolError as error:
@@ -149,8 +159,8 @@ class Collector:
         if completion.status:
             code = known_code(completion.status, Code.COMPLETION_STATUS)
             raise ProtocolError(code, "completion.status", 0, completion.status)
-        if proposal.lease is not None:
-            self._slots.publish(proposal.lease)
+        assert proposal.lease is not None, "a proposal without a slot is at fault"
+        self._slots.publish(proposal.lease)
         proposal.complete = True
 
     def fail(self, error: ProtocolError) -> None:

@@ -149,7 +149,7 @@ def test_one_wrong_commit_entry_leaves_the_others_alone() -> None:
 
     def spoil(commit: Commit) -> Message:
         first, *others = commit.entries
-        return Commit((replace(first, session_id=bytes(16)), *others))  # type: ignore[arg-type]
+        return Commit((replace(first, session_id=bytes(16)), *others))
 
     wire.when(Commit, change(spoil), skip=3)
     answers = [trio.generate(key, [key], LENGTH, depth=3) for key in range(3)]
@@ -169,7 +169,7 @@ def test_a_commit_that_leads_elsewhere_is_refused_by_name() -> None:
     bench = Bench(intercept=wire)
     wire.when(
         Commit,
-        change(lambda commit: Commit((replace(commit.entries[0], digest=bytes(16)),))),  # type: ignore[arg-type]
+        change(lambda commit: Commit((replace(commit.entries[0], digest=bytes(16)),))),
         skip=2,
     )
     answer = bench.trio.generate(1, [1], LENGTH, depth=3)
@@ -554,7 +554,7 @@ def test_a_request_that_does_not_fit_the_terms_goes_target_only_alone() -> None:
     """Sparse rows of 3 entries at most, and no dense ones: named and counted, not fatal."""
 
     def small(hello: Hello) -> Hello:
-        return replace(hello, representations=(SPARSE,), support_max=3)  # type: ignore[return-value]
+        return replace(hello, representations=(SPARSE,), support_max=3)
 
     bench = Bench(hellos={"worker": small, "rank1": small})
     trio = bench.trio

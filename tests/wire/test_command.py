@@ -163,3 +163,22 @@ def test_help_lists_the_verbs() -> None:
     assert done.returncode == 0
     for verb in ("demo", "generate", "worker", "rank", "bench"):
         assert verb in done.stdout
+
+
+def test_the_engine_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code block of "Write an engine", as it stands there, drafts for the exact target."""
+    text = (ROOT / "README.md").read_text()
+    code = text.split("```python\n", 1)[1].split("```", 1)[0]
+    (tmp_path / "uniform_draft.py").write_text(code)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", path)
+    with Trio(
+        worker=["--engine", "uniform_draft:UniformDraft"],
+        ranks=["--engine", "markov", "--draft-checkpoint", "uniform-v1"],
+    ) as trio:
+        done = run("generate", "--connect", trio.address, "--tokens", "1,2,3", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["tokens"] == 128
+    assert result["spec_decode_num_accepted_tokens"] > 0
+    assert result["proposals_discarded"] == {}

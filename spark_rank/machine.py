@@ -178,9 +178,11 @@ class RankZeroMachine:
     def link_down(self, peer: Peer, now_ns: int) -> None:
         """A connection is gone."""
         if peer.link == PAIR_PEER.link:
+            self._note(_WARNING, "pair_link_down")
             self._pair.down()
             self._pair_lost()
         elif peer.link == WORKER_PEER.link:
+            self._note(_WARNING, "worker_link_down")
             self._worker.link.down()
             self._worker_lost(now_ns)
         else:
@@ -460,7 +462,15 @@ class RankZeroMachine:
             source, frames, pair_ready=self.pair_ready, worker_ready=self.worker_ready
         )
         if isinstance(message, Generate):
-            if len(self._waiting) >= limits.REQUESTS_WAITING_MAX:
+            known = self._known(source, message.key)
+            if known == message:
+                self._out.append(Count("pp1_requests_repeated_total"))
+            elif known is not None:
+                error = ProtocolError(
+                    Code.PARAMETER_RANGE, "key", "one that no other request has", message.key
+                )
+                self._clients.failed(source, message.key, error)
+            elif len(self._waiting) >= limits.REQUESTS_WAITING_MAX:
                 error = ProtocolError(
                     Code.REQUEST_LIMIT, "requests", limits.REQUESTS_WAITING_MAX, "one more"
                 )
@@ -472,6 +482,14 @@ class RankZeroMachine:
                 self._waiting.append((source, message))
         elif isinstance(message, Abort):
             self._cancel(lambda client, key: client == source and key == message.key)
+
+    def _known(self, client: Peer, key: int) -> Generate | None:
+        """The request that a client's key stands for while it runs or waits."""
+        running = [(active.client, active.params) for active in self.actives]
+        for owner, params in (*running, *self._waiting):
+            if owner == client and params.key == key:
+                return params
+        return None
 
     def _cancel(self, concerns: Callable[[Peer, int], bool]) -> None:
         """Cancel requests; those in a lane end with the next decision or before the next round."""

@@ -11,7 +11,14 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    start_http_server,
+)
 
 from proto_v2.effects import Labels
 from proto_v2.errors import Code, ProtocolError
@@ -30,8 +37,28 @@ DESCRIPTIONS: Final[Mapping[str, str]] = {
     "job_seconds": "Time that slow work took off the event loop",
     "jobs_failed_total": "Slow work that raised",
     "log_lines_lost_total": "Log lines that could not be written",
+    "links_refused_total": "Strangers turned away because too many are connected",
+    "messages_rejected_total": "Messages refused by envelope, codec or link, by error code",
+    "late_replies_total": "Worker replies for a step, round or generation that was over",
+    "pair_stale_total": "Pair messages for a step that was over",
+    "no_draft_total": "Rounds of a request planned without drafts, by reason",
+    "proposals_discarded_total": "Proposals discarded whole on both ranks, by reason",
+    "proposals_refused_total": "Step entries that the worker did not draft for, by error code",
+    "generations_invalidated_total": "Generations ended on both ranks, by reason",
+    "request_rounds_total": "Committed rounds of requests, speculative or target-only",
+    "requests_ended_total": "Requests that ended with an error, by code",
+    "tokens_committed_total": "Tokens that both ranks committed",
+    "spec_decode_num_draft_tokens_total": "Draft tokens of committed rounds",
+    "spec_decode_num_accepted_tokens_total": "Draft tokens accepted",
+    "spec_decode_num_rejected_tokens_total": "Draft tokens rejected",
+    "spec_decode_num_unverified_tokens_total": "Draft tokens after the end of their chain",
+    "breaker_transitions_total": "Changes of the circuit breaker, by new state",
+    "replies_repeated_total": "Replies that the worker sent again, byte for byte",
+    "drafts_dropped_total": "Drafts whose step or generation was over when they were done",
 }
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*\Z")
+# The time at which a series began helps nobody and doubles the page.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 _Kind: TypeAlias = type[Counter] | type[Gauge] | type[Histogram]
 
 

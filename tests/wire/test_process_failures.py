@@ -5,19 +5,23 @@ how long anything took.
 """
 
 import os
+import random
 import signal
+import socket
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import zmq
 
 from pp1.client import Client
 from pp1.models.markov import MarkovLaw
 from pp1.processes import Daemon, Trio
+from proto_v2.codec import encode
 from proto_v2.errors import Code, ProtocolError
-from proto_v2.messages import Finished, Tokens, tokens_from_bytes
+from proto_v2.messages import Finished, Ping, Tokens, tokens_from_bytes
 
 LIMIT_S = 30.0
 SLOW = "tests.support.slow_engines"
@@ -216,6 +220,53 @@ def test_client_that_goes_away_frees_its_lane(trio: Trio, client: Client) -> Non
     mine = Request(client)
     mine.until_speculative()
     mine.abort()
+
+
+def test_strangers_disturb_nobody(trio: Trio, client: Client) -> None:
+    """Raw TCP noise, ZeroMQ noise and half-true messages at every port while a request runs."""
+    ports = [
+        trio.daemons["worker"].address("leader", LIMIT_S),
+        trio.daemons["rank 1"].address("pair", LIMIT_S),
+        trio.daemons["rank 0"].address("requests", LIMIT_S),
+    ]
+    seed = 20261130
+    print(f"seed {seed}")
+    noise = random.Random(seed)
+    request = Request(client)
+    request.until_speculative()
+    context = zmq.Context()
+    try:
+        for number in range(20):
+            for address in ports:
+                host, port = address.removeprefix("tcp://").split(":")
+                with socket.create_connection((host, int(port)), timeout=5) as raw:
+                    raw.sendall(noise.randbytes(noise.randrange(1, 400)))
+                stranger = context.socket(zmq.DEALER)
+                stranger.setsockopt(zmq.LINGER, 200)
+                stranger.connect(address)
+                for _ in range(10):
+                    for frames in noises(noise):
+                        stranger.send_multipart(frames)
+                stranger.close()
+            request.until(lambda message: True, f"a round after {number + 1} bursts")
+    finally:
+        context.destroy(linger=200)
+    request.until_speculative()
+    request.check_possible()
+    request.abort()
+    assert trio.failure() is None
+    metrics = metrics_of(trio.daemons["rank 0"])
+    assert total(metrics, "pp1_messages_rejected_total") > 0
+    assert total(metrics, "pp1_proposals_discarded_total") == 0
+
+
+def noises(noise: random.Random) -> Iterator[list[bytes]]:
+    """Random frames, a valid message of somebody else's link, and one with a wrong body."""
+    yield [noise.randbytes(noise.randrange(200)) for _ in range(noise.randrange(1, 6))]
+    header, body = encode(Ping(noise.getrandbits(60)), noise.randbytes(16), noise.getrandbits(60))
+    yield [bytes(header), bytes(body)]
+    yield [bytes(header), noise.randbytes(len(body))]
+    yield [noise.randbytes(64), b"", b""]
 
 
 def test_orderly_stop_gives_clean_exit_codes(trio: Trio, client: Client) -> None:

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from fractions import Fraction
 from typing import Final, TypeVar
 
@@ -52,3 +52,22 @@ def transitions(texts: list[list[int]]) -> Counter[tuple[int, int]]:
     for text in texts:
         counts.update(itertools.pairwise(text))
     return counts
+
+
+def law_statistic(
+    texts: list[list[int]], next_law: Callable[[int], Sequence[Fraction]]
+) -> tuple[float, float, int]:
+    """Chi-square of consecutive tokens against an order-one law, its bound and its degrees.
+
+    Given the token before, the next one must follow ``next_law(before)``, so the
+    statistic and the degrees of freedom sum over the tokens that came before.
+    """
+    by_last: dict[int, Counter[int]] = {}
+    for (last, token), count in transitions(texts).items():
+        by_last.setdefault(last, Counter())[token] += count
+    statistic, degrees = 0.0, 0
+    for last, counts in sorted(by_last.items()):
+        row, row_degrees = chi_square(counts, dict(enumerate(next_law(last))), counts.total())
+        statistic += row
+        degrees += row_degrees
+    return statistic, chi_square_bound(degrees), degrees

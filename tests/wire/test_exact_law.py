@@ -10,9 +10,7 @@ fixed before the first run. Tokens of probability zero must never occur.
 """
 
 import os
-from collections import Counter
 from collections.abc import Iterator
-from fractions import Fraction
 from functools import cache
 
 import pytest
@@ -22,7 +20,7 @@ from pp1.models.markov import MarkovLaw
 from pp1.processes import Trio
 from proto_v2.messages import Failed, Finished, Tokens, tokens_from_bytes
 from proto_v2.representation import Representation
-from tests.support.statistics import chi_square, chi_square_bound, transitions
+from tests.support.statistics import law_statistic
 
 V, LAW_SEED, LENGTH = 8, 7, 600
 SETTINGS = [
@@ -113,16 +111,7 @@ def test_consecutive_tokens_follow_the_target(
     target_only = sum(one.rounds_target_only for one in done)
     assert speculative > 20 * target_only
     assert sum(one.accepted for one in done) > tokens // 10
-    by_last: dict[int, Counter[int]] = {}
-    for (last, token), count in transitions(texts).items():
-        by_last.setdefault(last, Counter())[token] += count
-    statistic, degrees = 0.0, 0
-    for last, counts in sorted(by_last.items()):
-        expected: dict[int, Fraction] = dict(enumerate(law().target_law([last])))
-        row_statistic, row_degrees = chi_square(counts, expected, counts.total())
-        statistic += row_statistic
-        degrees += row_degrees
-    bound = chi_square_bound(degrees)
+    statistic, bound, degrees = law_statistic(texts, lambda last: law().target_law([last]))
     print(f"depth {depth} {representation.name} x{requests}: {tokens} tokens, "
           f"chi-square {statistic:.1f} on {degrees} degrees, bound {bound:.1f}")  # fmt: skip
     assert statistic < bound

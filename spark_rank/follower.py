@@ -385,7 +385,7 @@ class RankOneMachine:
                     Code.ROUND_AHEAD, "step", f"step {current.follower.step.step} first", step.step
                 )
             self._abandon_step()
-        for session_id in self._requests.keys() - named:
+        for session_id in [known for known in self._requests if known not in named]:
             # A step names every request of rank 0: this one is over, its Cancel was lost.
             self._close(session_id, Code.CANCELLED)
         assert self._memory is not None

@@ -16,8 +16,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from msgspec.structs import replace
-
 from proto_v2 import limits
 from proto_v2.deadlines import Deadlines
 from proto_v2.effects import Buffer, Count, Effect, Note, Peer, Run, Stop
@@ -49,7 +47,6 @@ from proto_v2.negotiate import Terms
 from proto_v2.peerlink import LinkEvent, LinkTiming, PeerLink
 from proto_v2.rng import KeyedTickets
 from proto_v2.slots import SlotTable
-from proto_v2.validate import STEP_ENTRY_RULES
 
 from .active import Active, WorkerSide
 from .breaker import Breaker
@@ -58,6 +55,7 @@ from .collector import Collector, SlotMemory
 from .evaluate import build_verify, release_used, verdict_entries
 from .jobs import CloseTarget, CommitTarget, OpenTarget
 from .pair import PairLeader, Phase, TextRules, check_verdict, compose_entry, ending
+from .planning import Conditions, plan
 from .request import MakeTickets, open_request, seeded_session_id
 from .verify import Finish
 from .worker_port import WorkerPort
@@ -368,7 +366,7 @@ class RankZeroMachine:
         if not actives:
             return
         self._step_id += 1
-        step = Step(self._step_id, tuple(self._plan(active) for active in actives))
+        step = Step(self._step_id, self._plan(actives))
         if not self._breaker.allows():
             self._breaker.round_skipped()
         for active, entry in zip(actives, step.entries, strict=True):
@@ -391,68 +389,24 @@ class RankZeroMachine:
         else:
             self._prepare(self._round, now_ns)
 
-    def _plan(self, active: Active) -> StepEntry:
-        """Fix the depth of one request from what is known before anything is drawn.
-
-        Without drafts the proposal's parameters mean nothing, so they are ones that
-        every peer takes: what one client asks for never spoils the batch of others.
-        """
-        request, params, ledger = active.request, active.params, active.ledger
-        wish = StepEntry(
-            session_id=request.session_id,
-            slot=request.slot,
-            generation=ledger.generation,
-            round=ledger.round + 1,
-            position=ledger.length,
-            digest=ledger.digest,
-            depth=self._depth(active),
-            temperature=params.draft_temperature,
-            representation=params.representation,
-            support=params.support,
-            context=request.context,
-        )
-        reason = self._no_draft(active, wish) if params.depth else None
-        if reason is not None:
-            self._out.append(Count("pp1_no_draft_total", (("reason", reason.name),)))
-        if wish.depth and reason is None:
-            return wish
-        return replace(wish, depth=0, representation=self._common_representation(), support=1)
-
-    def _depth(self, active: Active) -> int:
-        worker, pair = self._worker.terms, self._pair.agreed
-        if worker is None:
-            return 0
-        assert pair is not None
-        # The last token of a request comes from the target, so no draft is for it.
-        room = active.request.room - 1
-        return max(0, min(active.params.depth, worker.depth_max, pair.terms.depth_max, room))
-
-    def _no_draft(self, active: Active, wish: StepEntry) -> Code | None:
-        """Why this request cannot speculate in the next round, though it would."""
-        worker, pair = self._worker.terms, self._pair.agreed
-        assert pair is not None
-        if worker is None:
-            return Code.WORKER_DOWN
-        if any(one.request.slot >= worker.requests_max for one in self.actives):
-            return Code.BATCH_RANGE  # a step names every request, and this worker takes fewer
-        if active.worker is not WorkerSide.READY:
-            return Code.RESET_PENDING
-        if not self._breaker.allows():
-            return Code.BREAKER_OPEN
-        try:
-            for terms in (worker, pair.terms):
-                for rule in STEP_ENTRY_RULES:
-                    rule(terms, wish)
-        except ProtocolError as error:
-            return error.code
-        return None
-
-    def _common_representation(self) -> int:
-        """One that both peers take; any of rank 1's where no worker will be asked."""
+    def _plan(self, actives: list[Active]) -> tuple[StepEntry, ...]:
+        """The entries of the next step, and a count of every request without drafts."""
         assert self._pair.agreed is not None
-        known, worker = self._pair.agreed.terms.representations, self._worker.terms
-        common = [one for one in known if worker is not None and one in worker.representations]
-        return (common or known)[0]
+        worker = self._worker.terms
+        now = Conditions(
+            pair=self._pair.agreed.terms,
+            worker=worker,
+            breaker_allows=self._breaker.allows(),
+            batch_fits=worker is not None
+            and all(active.request.slot < worker.requests_max for active in self.actives),
+        )
+        entries = []
+        for active in actives:
+            entry, reason = plan(active, now)
+            if reason is not None:
+                self._out.append(Count("pp1_no_draft_total", (("reason", reason.name),)))
+            entries.append(entry)
+        return tuple(entries)
 
     # --- requests ---
 

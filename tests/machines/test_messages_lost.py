@@ -39,7 +39,7 @@ from tests.support.doubles import SEED, Bench
 from tests.support.trio import Answer
 from tests.support.wire import Frames, Sent, Wire, drop, flip, twice
 
-LENGTH = 10
+LENGTH = 8
 HOPS: list[tuple[type[AnyMessage], str, str]] = [
     *((kind, "rank0", "worker") for kind in (Hello, TermsAgreed, Reset, Step, Commit, Cancel)),
     *((kind, "worker", "rank0") for kind in (Hello, TermsAgreed, Ready, Rows, Completion)),
@@ -80,17 +80,17 @@ def scenario(wire: Wire) -> tuple[Bench, list[Answer]]:
     aborted = trio.generate(2, [1], 200, depth=2, seed=SEED)
     trio.run(messages=25)
     trio.abort(2)
-    trio.run(seconds=20)
+    trio.run(seconds=9)
     assert aborted.failed is not None
     for answer in (*answers, aborted):
         assert (answer.finished is None) != (answer.failed is None), "ended, and once"
     assert all(answer.failed is None or answer.failed.code in NAMED for answer in answers)
     assert not trio.stopped
     more = [trio.generate(key, [key], LENGTH, depth=3, seed=SEED) for key in range(3, 7)]
-    trio.run(seconds=20)
+    trio.run(seconds=9)
     assert all((answer.finished is None) != (answer.failed is None) for answer in more)
     last = trio.generate(7, [7], LENGTH, depth=3, seed=SEED)
-    trio.run(seconds=20)
+    trio.run(seconds=9)
     assert last.finished is not None
     assert last.finished.drafted > 0, "the service speculates again"
     bench.check_rest()
@@ -107,18 +107,14 @@ def undisturbed() -> list[list[int]]:
 
 
 @hops
-@pytest.mark.parametrize("skip", [0, 3])
-def test_a_repeated_message_changes_nothing(
-    kind: type[AnyMessage],
-    source: str,
-    destination: str,
-    skip: int,
-    undisturbed: list[list[int]],
+def test_repeated_messages_change_nothing(
+    kind: type[AnyMessage], source: str, destination: str, undisturbed: list[list[int]]
 ) -> None:
+    """Every message of one kind arrives twice."""
     wire = Wire()
-    hits = wire.when(kind, twice, source=source, destination=destination, skip=skip)
+    hits = wire.when(kind, twice, source=source, destination=destination, times=1_000_000)
     _, answers = scenario(wire)
-    assert hits.count == 1 or hits.seen <= skip
+    assert hits.count
     assert [answer.tokens for answer in answers] == undisturbed
 
 
@@ -135,7 +131,7 @@ def test_a_lost_message_ends_nothing_but_its_round(
 
 @hops
 @pytest.mark.parametrize(
-    "act", [flip(0, 0), flip(0, 20), flip(1, 1), flip(-1, -1)], ids=["magic", "boot", "body", "end"]
+    "act", [flip(0, 20), flip(-1, -1)], ids=["header", "end"]
 )
 def test_a_damaged_message_is_refused_and_ends_nothing_but_its_round(
     kind: type[AnyMessage], source: str, destination: str, act: Act

@@ -350,7 +350,7 @@ class VerdictEntry(Part, frozen=True):
 
 
 class Verdicts(Message, tag=26, frozen=True):
-    """Rank 1's verdicts on the requests that it owns."""
+    """Rank 1's verdicts on the requests that it owns, and on any whose engine failed there."""
 
     step: U64
     entries: Annotated[tuple[VerdictEntry, ...], Meta(max_length=limits.REQUESTS_MAX)]

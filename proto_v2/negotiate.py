@@ -20,7 +20,7 @@ from . import limits
 from .codec import encode_body
 from .dyadic import semantics_id
 from .envelope import WIRE_VERSION
-from .errors import REGISTRY, Code, Disposition, ProtocolError, known_code
+from .errors import REGISTRY, Code, Disposition, ProtocolError, Scope, known_code
 from .messages import Hello, Refuse, Role, TermsAgreed, refusal_fields
 from .representation import Representation, row_bytes
 from .rng import RNG_ABI
@@ -257,6 +257,11 @@ class Handshake:
         self._pending: Agreed | None = None
         self._peer_nonce = b""
 
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, in agreement or refusal; nothing changes the outcome."""
+        return self.agreed is not None or self.refused is not None
+
     def opening(self) -> Hello | None:
         """What to send when the connection stands."""
         return self.hello if self.calling else None
@@ -305,7 +310,9 @@ class Handshake:
         """Take the peer's refusal; wanted and got are from the peer's side."""
         self._pending = None
         code = known_code(theirs.code, Code.TERMS_DIGEST_MISMATCH)
-        if REGISTRY[code].disposition is not Disposition.REFUSE and code is not Code.WIRE_VERSION:
+        row = REGISTRY[code]
+        ends_links = row.scope is Scope.LINK and row.disposition is Disposition.REFUSE
+        if not ends_links and code is not Code.WIRE_VERSION:
             code = Code.TERMS_DIGEST_MISMATCH  # a peer cannot make us end with any code it likes
         self.refused = ProtocolError(
             code,

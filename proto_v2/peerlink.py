@@ -31,7 +31,8 @@ from .negotiate import Agreed, Handshake
 
 _WARNING = 30  # the value of the logging module's level
 _KIND_OFFSET = 5  # the kind's place is the same in every wire version
-_HELLO_KIND = bytes([kind_of_type(Hello)])
+_HELLO_KIND = kind_of_type(Hello)
+_NAK_KIND = kind_of_type(Nak)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,15 +161,19 @@ class PeerLink:
             if error.code is Code.WIRE_VERSION:
                 # Only a hello is answered: two versions that refused each other's
                 # refusals would never end.
-                if bytes(frames[0][_KIND_OFFSET : _KIND_OFFSET + 1]) == _HELLO_KIND:
+                if frames[0][_KIND_OFFSET : _KIND_OFFSET + 1] == bytes([_HELLO_KIND]):
                     self._send_plain(Refuse(*refusal_fields(error)))
                 self._count(error)
                 self._out.append(
                     Note(_WARNING, "peer_refused", {"link": self.peer.link, "error": str(error)})
                 )
-            elif error.entry.disposition is Disposition.NAK:
+            elif (
+                error.entry.disposition is Disposition.NAK and frames[0][_KIND_OFFSET] != _NAK_KIND
+            ):
                 self.nak(error)
             else:
+                # Also a Nak that is not understood or not of this link: two peers that
+                # answered each other's Naks with Naks would never end.
                 self._count(error)
             return None
 
@@ -183,11 +188,9 @@ class PeerLink:
         if isinstance(message, Refuse):
             return self._on_refuse(message)
         agreed = self.agreed
-        if isinstance(message, Nak) and (
-            agreed is None or received.link_epoch != agreed.link_epoch
-        ):
-            # Never answered with a Nak of our own: two peers could go on for ever.
-            return self._on_foreign_nak(message, now_ns)
+        if isinstance(message, Nak) and self._is_forgotten(received.link_epoch, message):
+            self._restart(now_ns)
+            return LinkEvent.LOST
         if agreed is None:
             raise ProtocolError(
                 Code.NOT_NEGOTIATED, "link_epoch", "a hello first", received.link_epoch
@@ -210,23 +213,22 @@ class PeerLink:
 
     def _on_hello(self, boot_id: bytes, hello: Hello, now_ns: int) -> LinkEvent | None:
         if self.calling:
-            if self._handshake is None or self._handshake.refused is not None:
+            if self._handshake is None:
                 return None
         elif hello.nonce != self._peer_nonce or self._handshake is None:
             # A new nonce is a new negotiation; what was agreed before is over.
             self._restart(now_ns)
             self._peer_nonce = hello.nonce
-        elif self._handshake.refused is not None:
-            return None  # a refusal is final until the caller begins anew
         assert self._handshake is not None
+        was_refused = self._handshake.refused is not None
         for answer in self._handshake.on_hello(boot_id, hello):
             self._send_plain(answer)
-        if self._handshake.refused is not None:
+        if self._handshake.refused is not None and not was_refused:
             return self._refuse(self._handshake.refused)
         return None
 
     def _on_terms(self, terms: TermsAgreed, now_ns: int) -> LinkEvent | None:
-        if self._handshake is None or self.agreed is not None:
+        if self._handshake is None or self._handshake.over:
             return None
         for answer in self._handshake.on_terms(terms):
             self._send_plain(answer)
@@ -241,7 +243,7 @@ class PeerLink:
         return LinkEvent.AGREED
 
     def _on_refuse(self, message: Refuse) -> LinkEvent | None:
-        if self._handshake is None or self.agreed is not None:
+        if self._handshake is None or self._handshake.over:
             return None
         self._handshake.on_refuse(message)
         assert self._handshake.refused is not None
@@ -256,14 +258,14 @@ class PeerLink:
         )
         return LinkEvent.REFUSED
 
-    def _on_foreign_nak(self, message: Nak, now_ns: int) -> LinkEvent | None:
-        """The peer does not know our agreement: it was restarted. Negotiate again."""
-        if self.calling and message.code in (Code.NOT_NEGOTIATED, Code.LINK_UNKNOWN):
-            was_agreed = self.agreed is not None
-            if was_agreed:
-                self._restart(now_ns)
-                return LinkEvent.LOST
-        return None
+    def _is_forgotten(self, epoch: int, nak: Nak) -> bool:
+        """Whether the peer says that it does not know our agreement: it was restarted."""
+        return (
+            self.calling
+            and self.agreed is not None
+            and epoch != self.agreed.link_epoch
+            and nak.code in (Code.NOT_NEGOTIATED, Code.LINK_UNKNOWN)
+        )
 
     # --- time ---
 

@@ -212,5 +212,6 @@ class Collector:
             return
         self._closed = True
         for proposal in self.proposals:
+            proposal.rows.clear()  # no q outlives its round, also where the step itself is kept
             if proposal.lease is not None:
                 self._slots.retire(proposal.lease)

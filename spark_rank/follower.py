@@ -405,7 +405,7 @@ class RankOneMachine:
         current.verdicts, troubles = verdict_entries(current.follower.step, current.owned, result)
         for trouble in troubles:
             self._note(_WARNING, "target_failed", error=trouble)
-        ordered = [current.verdicts[index] for index in current.owned]
+        ordered = [verdict for _, verdict in sorted(current.verdicts.items())]
         link.send(current.follower.on_evaluated(current.decide, ordered))
 
     def _on_decision(self, current: _Current, message: Decision) -> Message:

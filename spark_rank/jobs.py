@@ -66,7 +66,11 @@ class Verify:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the owner found for one request: a verdict, or the code that ends it."""
+    """What a rank found for one request: a verdict, or the code that ends it.
+
+    Only the owner gives a verdict; a rank whose engine session failed gives the
+    code for any request, since its engine takes part in every evaluation.
+    """
 
     index: int
     verdict: Verdict | Code
@@ -115,7 +119,7 @@ class EngineRunner:
         outcomes = [
             Outcome(task.index, Code.TARGET_FAILED, "the session failed earlier")
             for task in job.tasks
-            if task.owned and task.session_id in self._failed
+            if task.session_id in self._failed
         ]
         items = [VerifyItem(task.session_id, task.drafts, task.owned) for task in tasks]
         try:
@@ -123,10 +127,7 @@ class EngineRunner:
         except Exception as error:  # an engine may raise anything; the sessions are poisoned
             self._failed.update(task.session_id for task in tasks)
             detail = f"{type(error).__name__}: {error}"
-            return (
-                *outcomes,
-                *(Outcome(t.index, Code.TARGET_FAILED, detail) for t in tasks if t.owned),
-            )
+            return (*outcomes, *(Outcome(t.index, Code.TARGET_FAILED, detail) for t in tasks))
         for task, rows in zip(tasks, logits, strict=True):
             if task.owned:
                 outcomes.append(self._judge(task, rows))

@@ -319,23 +319,35 @@ class PairLeader:
         return Decide(self.step.step, self.uses)
 
     def own_verdicts(self, verdicts: dict[int, VerdictEntry]) -> None:
-        """Verdicts on the requests that rank 0 owns."""
+        """Verdicts on the requests that rank 0 owns, and ends of others that failed on it."""
         assert self.phase is Phase.EVALUATING and self._mine is None
         self._mine = verdicts
 
     def on_verdicts(self, message: Verdicts, expected: Sequence[int]) -> None:
-        """Verdicts on the requests that rank 1 owns, in step order."""
+        """Verdicts on the requests that rank 1 owns, and ends of others that failed on it."""
         if self.phase is not Phase.EVALUATING or self._theirs is not None:
             return
-        if len(message.entries) != len(expected):
-            raise ProtocolError(Code.RANK_SPLIT, "verdicts", len(expected), len(message.entries))
-        self._theirs = dict(zip(expected, message.entries, strict=True))
+        found: dict[int, VerdictEntry] = {}
+        for verdict in message.entries:
+            place = [i for i, entry in enumerate(self.step.entries) if _same_place(entry, verdict)]
+            if not place or place[0] in found or not (place[0] in expected or verdict.status):
+                raise ProtocolError(
+                    Code.RANK_SPLIT, "verdicts", "its own requests, once", verdict.session_id.hex()
+                )
+            found[place[0]] = verdict
+        if not found.keys() >= set(expected):
+            raise ProtocolError(Code.RANK_SPLIT, "verdicts", list(expected), sorted(found))
+        self._theirs = found
 
     def verdicts(self) -> dict[int, VerdictEntry] | None:
-        """All verdicts by entry index, or None while some are missing."""
+        """All verdicts by entry index, or None while some are missing.
+
+        An end on either rank is the verdict: the other could not go on alone.
+        """
         if self._mine is None or self._theirs is None:
             return None
-        return {**self._mine, **self._theirs}
+        ends = {index: verdict for index, verdict in self._mine.items() if verdict.status}
+        return {**self._mine, **self._theirs, **ends}
 
     def decide_outcome(self, entries: Sequence[DecisionEntry]) -> Decision:
         """Every verdict is in: the decision record."""
@@ -432,7 +444,7 @@ class PairFollower:
         self.uses = uses
 
     def on_evaluated(self, decide: Decide, verdicts: Sequence[VerdictEntry]) -> Verdicts:
-        """The verdicts of the requests that this rank owns."""
+        """The verdicts of the requests that this rank owns, and ends of others that failed."""
         assert self.phase is Phase.EVALUATING
         self.phase = Phase.APPLYING
         answer = Verdicts(self.step.step, tuple(verdicts))

@@ -439,8 +439,22 @@ def test_a_refusal_ends_what_was_pending() -> None:
     assert callee.agreed is None
 
 
-@pytest.mark.parametrize("code", [0, 1, 999, (1 << 32) - 1])
-def test_a_refusal_with_an_unknown_code_is_still_one(code: int) -> None:
+@pytest.mark.parametrize("code", [Code.WIRE_VERSION, Code.WIRE_RANGE, Code.TARGET_MISMATCH])
+def test_a_refusal_of_a_link_keeps_its_code(code: Code) -> None:
+    caller, _ = sides()
+    caller.on_refuse(Refuse(code, "f", "w", "g"))
+    assert caller.refused is not None
+    assert caller.refused.code is code
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        *[0, 1, 999, (1 << 32) - 1],
+        *[Code.NOT_OURS, Code.BOOT_CHANGED, Code.Q_MISSING, Code.RANK_LOST, Code.REQUEST_LIMIT],
+    ],
+)
+def test_a_refusal_with_any_other_code_is_still_one(code: int) -> None:
     caller, _ = sides()
     caller.on_refuse(Refuse(code, "f", "w", "g"))
     assert caller.refused is not None
@@ -497,6 +511,36 @@ def test_any_one_lost_message_is_made_good_by_repeating_the_hello(lost: int) -> 
     assert caller.agreed is not None
     assert callee.agreed is not None
     assert caller.agreed.link_epoch == callee.agreed.link_epoch
+
+
+def hand_over(
+    sent: list[tuple[Handshake, Any]], index: int, caller: Handshake, callee: Handshake
+) -> None:
+    """Give one message to its receiver; what that answers is sent to the other side."""
+    side, message = sent[index]
+    other, boot = (caller, BOOT_A) if side is callee else (callee, BOOT_B)
+    answers = side.on_hello(boot, message) if isinstance(message, Hello) else side.on_terms(message)
+    sent += [(other, answer) for answer in answers]
+
+
+def test_every_order_of_what_was_sent_with_repeats_and_losses_leads_to_one_epoch() -> None:
+    """Each number hands over one of the messages sent so far, again or for the first time."""
+    for order in itertools.product(range(5), repeat=5):
+        caller, callee = sides()
+        sent: list[tuple[Handshake, Any]] = [(callee, caller.hello)]
+        for index in order:
+            hand_over(sent, index % len(sent), caller, callee)
+            assert caller.refused is callee.refused is None, order
+        done = len(sent)
+        hand_over(sent, 0, caller, callee)  # the caller asks once more; now nothing is lost
+        while done < len(sent):
+            assert done < 20, order
+            hand_over(sent, done, caller, callee)
+            done += 1
+        assert caller.agreed is not None, order
+        assert callee.agreed is not None, order
+        assert caller.agreed.terms == callee.agreed.terms, order
+        assert caller.agreed.link_epoch == callee.agreed.link_epoch, order
 
 
 def test_a_callee_that_forgot_an_unfinished_negotiation_is_followed() -> None:

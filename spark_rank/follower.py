@@ -154,22 +154,24 @@ class RankOneMachine:
                 calling=False,
                 timing=self._timing,
             )
+        held = link is self._link
         found = link.receive(frames, now_ns)
-        if link is not self._link and link.negotiating:
+        if found is LinkEvent.AGREED:
+            self._adopt(link)
+        elif held and link.agreed is None:
+            # Rank 0 negotiates again on the same connection, or was refused at it: the
+            # old agreement is over either way.
+            self._end_all(Code.RANK_LOST)
+        elif isinstance(found, tuple) and held:
+            self._on_message(link, *found)
+        if held or found is LinkEvent.AGREED:
+            return
+        if found is LinkEvent.REFUSED or not link.negotiating:
+            self._candidates.pop(source, None)
+        elif source not in self._candidates:
             if len(self._candidates) >= limits.LINKS_MAX:
                 self._candidates.pop(next(iter(self._candidates)))
             self._candidates[source] = link
-        if found is LinkEvent.AGREED:
-            self._adopt(link)
-        elif found is LinkEvent.REFUSED:
-            self._candidates.pop(source, None)
-        elif isinstance(found, tuple):
-            if link.agreed is None or link is not self._link:
-                return
-            self._on_message(link, *found)
-        elif link is self._link and link.agreed is None:
-            # Rank 0 negotiates again on the same connection: the old agreement is over.
-            self._end_all(Code.RANK_LOST)
 
     def completed(self, job_id: int, result: object, now_ns: int) -> None:
         """Take an evaluation, or note that an engine call failed."""
@@ -186,6 +188,11 @@ class RankOneMachine:
     def requests(self) -> dict[bytes, Request]:
         """The open requests by session id (read only)."""
         return self._requests
+
+    @property
+    def candidates(self) -> list[Peer]:
+        """Connections that have said hello and are not agreed with, oldest first."""
+        return list(self._candidates)
 
     @property
     def slots(self) -> SlotTable:

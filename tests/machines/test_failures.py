@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from proto_v2 import limits
+from proto_v2.codec import encode
 from proto_v2.effects import Peer
 from proto_v2.errors import Code
 from proto_v2.messages import (
@@ -27,6 +29,7 @@ from proto_v2.messages import (
     Prepared,
     Ready,
     Reset,
+    Role,
     Rows,
     Step,
     Verdicts,
@@ -291,6 +294,43 @@ def test_a_rank_1_restarted_at_the_same_address_ends_the_requests() -> None:
     trio.run()
     check_done(again, LENGTH)
     bench.check_rest()
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_new_hello_on_the_agreed_connection_ends_the_requests(fits: bool) -> None:
+    """Agreed or refused, the connection's old terms are over: nothing stays open on rank 1."""
+    bench = Bench()
+    trio = bench.trio
+    trio.generate(1, [1], 200, depth=2)
+    trio.run(messages=60)
+    assert trio.rank1.requests
+    hello = trio.hello("rank0", Role.RANK_ZERO)
+    hello = hello if fits else replace(hello, processors="others")
+    trio.inject("rank0", "rank1", encode(hello, bytes(16), 0))
+    trio.run(messages=1_000)
+    assert not trio.rank1.requests
+    assert trio.rank1.slots.free() == len(trio.rank1.slots)
+
+
+def test_strangers_do_not_push_each_other_out_of_a_handshake() -> None:
+    """Repeats of a hello keep its place; only a stranger too many takes the oldest's."""
+    bench = Bench()
+    rank1 = bench.trio.rank1
+
+    def say_hello(name: int) -> None:
+        frames = encode(hellos[name], bytes([name % 256]) * 16, 0)
+        peer = Peer("pair", name.to_bytes(2, "big"))
+        rank1.receive(peer, [memoryview(frame) for frame in frames], bench.trio.now)
+
+    count = limits.LINKS_MAX
+    hellos = [bench.trio.hello("rank0", Role.RANK_ZERO) for _ in range(count + 1)]
+    for name in range(count):
+        say_hello(name)
+    for name in range(count):
+        say_hello(name)  # as a caller repeats it
+    assert rank1.candidates == [Peer("pair", n.to_bytes(2, "big")) for n in range(count)]
+    say_hello(count)
+    assert rank1.candidates == [Peer("pair", n.to_bytes(2, "big")) for n in range(1, count + 1)]
 
 
 @pytest.mark.parametrize("kind", [Prepared, Verdicts, Applied])

@@ -166,6 +166,10 @@ class Trio:
 
         return make
 
+    def hello(self, name: str, role: Role) -> Hello:
+        """A fresh hello as the named machine would say it."""
+        return self._hello(name, role)()
+
     def _make_rank0(self, breaker: Breaker | None) -> RankZeroMachine:
         target = self._targets[0].identity()
         return RankZeroMachine(

@@ -12,6 +12,7 @@ _VERBS: Final = {
     "generate": ("pp1.generate", "generate"),
     "worker": ("worker.daemon", "main"),
     "rank": ("spark_rank.daemon", "main"),
+    "keygen": ("pp1.keygen", "keygen"),
     "bench": ("pp1.bench", "bench"),
 }
 

@@ -20,7 +20,8 @@ from proto_v2.messages import (
     tokens_to_bytes,
 )
 from proto_v2.representation import Representation
-from transport.link import Down, Received, Up
+from transport.link import Down, Received, Refused, Up
+from transport.security import ConnectKeys
 from transport.service import frame_bytes, fresh_id
 from transport.zmq_link import ClientLink
 
@@ -30,10 +31,10 @@ _QUERY_EVERY_S: Final = 0.2
 class Client:
     """Talks to one rank 0. Use as a context manager; requests are told apart by key."""
 
-    def __init__(self, address: str) -> None:
-        """Begin to connect. Raises ``CONFIG_INVALID`` for a bad address."""
+    def __init__(self, address: str, keys: ConnectKeys | None = None) -> None:
+        """Begin to connect, with ``keys`` by CURVE. Raises ``CONFIG_INVALID``."""
         self.address = address
-        self._link = ClientLink("connect", address, max_frame_bytes=frame_bytes(1))
+        self._link = ClientLink("connect", address, max_frame_bytes=frame_bytes(1), keys=keys)
         self._boot_id = fresh_id()
         self._up = False
         self._key = 0
@@ -65,6 +66,8 @@ class Client:
                 elif isinstance(event, Down):
                     if self._up:
                         raise self._unreachable("a connection that lasts")
+                elif isinstance(event, Refused):
+                    raise self._unreachable(f"a listener that lets us in ({event.reason})")
                 elif isinstance(event, Received):
                     yield decode(event.frames).message
                     deadline = time.monotonic() + silence_s

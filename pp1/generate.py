@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -15,6 +16,7 @@ from proto_v2.errors import Code, ProtocolError
 from proto_v2.messages import Info
 from proto_v2.representation import NAMES
 from transport.config import command
+from transport.security import read_keys
 
 SUPPORT: Final = 32  # the seed design's bounded candidate
 _REPRESENTATIONS: Final = {name: representation for representation, name in NAMES.items()}
@@ -167,12 +169,30 @@ def _prompt(info: Info, prompt: str, tokens: str | None, raw: bool) -> tuple[lis
     show_default=True,
     help="For a ready rank 0, and between answers.",
 )
+@click.option(
+    "--curve-key",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Own secret certificate, where rank 0 lets in certain keys only.",
+)
+@click.option(
+    "--server-key",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Rank 0's public certificate: talk CURVE to it.",
+)
 @request_options
 def generate(
-    connect: str, prompt: str, raw: bool, tokens: str | None, timeout_s: float, **options: Any
+    connect: str,
+    prompt: str,
+    raw: bool,
+    tokens: str | None,
+    timeout_s: float,
+    curve_key: Path | None,
+    server_key: Path | None,
+    **options: Any,
 ) -> None:
     """Send one request and show it."""
-    with Client(connect) as client:
+    keys = read_keys(curve_key, ()).connect("server-key", server_key)
+    with Client(connect, keys) as client:
         info = client.wait_ready(timeout_s)
         ids, text = _prompt(info, prompt, tokens, raw)
         show_result(run_request(client, ids, text, options, timeout_s, info), options["as_json"])

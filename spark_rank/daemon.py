@@ -6,6 +6,7 @@ listens for clients. Both load the same target engine.
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -16,6 +17,7 @@ from proto_v2.peerlink import LinkTiming
 from transport.clock import monotonic_ns
 from transport.config import command, service_options
 from transport.link import Link
+from transport.security import Keys, must_be_used
 from transport.service import (
     Offer,
     SlotStaging,
@@ -25,7 +27,9 @@ from transport.service import (
     fresh_id,
     hello_maker,
     offer_options,
+    security_options,
     serve,
+    take_keys,
     take_offer,
     take_timing,
     timing_options,
@@ -126,13 +130,24 @@ def expected_draft(
     default=16,
     help="Target-only rounds before a probe (rank 0).",
 )
+@click.option(
+    "--pair-key",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Rank 1's public certificate: talk CURVE to it (rank 0).",
+)
+@click.option(
+    "--worker-key",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The worker's public certificate: talk CURVE to it (rank 0).",
+)
 @engine_options
+@security_options
 @offer_options
 @timing_options
 @service_options
 def main(rank: int, **options: Any) -> int:
     """Load the engine, connect and listen, serve."""
-    offer, link_timing = take_offer(options), take_timing(options)
+    offer, link_timing, keys = take_offer(options), take_timing(options), take_keys(options)
     draft = expected_draft(
         options["draft_engine"],
         engine_settings("draft-option", options["draft_option"]),
@@ -141,8 +156,8 @@ def main(rank: int, **options: Any) -> int:
     )
     engine = create(options["engine"], **engine_settings("engine-option", options["engine_option"]))
     if rank == 1:
-        return _serve_one(engine, offer, link_timing, draft, options)
-    return _serve_zero(engine, offer, link_timing, draft, options)
+        return _serve_one(engine, offer, link_timing, draft, keys, options)
+    return _serve_zero(engine, offer, link_timing, draft, keys, options)
 
 
 def _serve_one(
@@ -150,14 +165,17 @@ def _serve_one(
     offer: Offer,
     timing: LinkTiming,
     draft: tuple[str, bool],
+    keys: Keys,
     options: dict[str, Any],
 ) -> int:
+    must_be_used(keys, "allow-key")
     identity = engine.identity()
     link = ServerLink(
         PAIR_PEER.link,
         options["pair"],
         max_frame_bytes=frame_bytes(identity.vocabulary.size),
         allow_remote=options["allow_remote"],
+        keys=keys.listen(),
     )
     machine = RankOneMachine(
         boot_id=fresh_id(),
@@ -174,19 +192,28 @@ def _serve_zero(
     offer: Offer,
     timing: LinkTiming,
     draft: tuple[str, bool],
+    keys: Keys,
     options: dict[str, Any],
 ) -> int:
     identity = engine.identity()
     size = frame_bytes(identity.vocabulary.size)
+    trusted = {
+        name: keys.connect(f"{name}-key", options[f"{name}_key"])
+        for name in (PAIR_PEER.link, WORKER_PEER.link)
+    }
+    must_be_used(keys, "allow-key, pair-key or worker-key", *trusted.values())
     links: list[Link] = [
         ServerLink(
             REQUESTS_LINK,
             options["requests"],
             max_frame_bytes=size,
             allow_remote=options["allow_remote"],
+            keys=keys.listen(),
         ),
-        ClientLink(PAIR_PEER.link, options["pair"], max_frame_bytes=size),
-        ClientLink(WORKER_PEER.link, options["worker"], max_frame_bytes=size),
+        *(
+            ClientLink(name, options[name], max_frame_bytes=size, keys=key)
+            for name, key in trusted.items()
+        ),
     ]
     machine = RankZeroMachine(
         boot_id=fresh_id(),

@@ -28,7 +28,7 @@ import uvloop
 from proto_v2.effects import Buffer, Count, Effect, Machine, Note, Peer, Run, Send, Stop
 from proto_v2.errors import ExitCode, ProtocolError
 from transport.clock import monotonic_ns
-from transport.link import Down, Link, LinkEvent, Overlong, Received, SendResult, Up
+from transport.link import Down, Link, LinkEvent, Overlong, Received, Refused, SendResult, Up
 from transport.logs import Log
 from transport.metrics import Metrics
 
@@ -249,6 +249,11 @@ class Driver:
             case Down():
                 self._metrics.gauge("link_up", (("link", link.name),), 0)
                 self._machine.link_down(peer, now)
+            case Refused(reason=reason):
+                self._metrics.count("link_refusals_total", (("link", link.name),))
+                self._log.note(
+                    logging.WARNING, "link_refused", {"link": link.name, "reason": reason}
+                )
             case _:
                 assert_never(event)
 

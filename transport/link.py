@@ -51,7 +51,15 @@ class Down:
     route: bytes
 
 
-LinkEvent: TypeAlias = Received | Overlong | Up | Down
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Somebody listens there and would not have this connection; the link tries again."""
+
+    route: bytes
+    reason: str
+
+
+LinkEvent: TypeAlias = Received | Overlong | Up | Down | Refused
 
 
 class Link(Protocol):

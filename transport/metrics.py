@@ -33,6 +33,7 @@ DESCRIPTIONS: Final[Mapping[str, str]] = {
     "link_up": "1 while a connecting link has its connection",
     "link_messages_total": "Whole messages that a link took or gave",
     "link_bytes_total": "Bytes of those messages, without ZeroMQ's framing",
+    "link_refusals_total": "Attempts to connect that the listener refused",
     "link_dropped_total": "Messages that a link did not take or give, by reason",
     "job_seconds": "Time that slow work took off the event loop",
     "jobs_failed_total": "Slow work that raised",

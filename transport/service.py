@@ -26,6 +26,7 @@ from .driver import RunJob, run_machine
 from .link import Link
 from .logs import Format, Log
 from .metrics import Metrics
+from .security import Keys, read_keys
 from .staging import Staging
 
 _NS_PER_MS: Final = 1_000_000
@@ -89,8 +90,26 @@ engine_options = _options(
         multiple=True,
         help="KEY=VALUE for the engine; repeatable.",
     ),
+)
+
+_CERTIFICATE: Final = click.Path(dir_okay=False, path_type=Path)
+security_options = _options(
     click.option(
-        "--allow-remote", is_flag=True, help="Listen on an address that others can reach."
+        "--allow-remote",
+        is_flag=True,
+        help="Listen in the open on an address that others can reach.",
+    ),
+    click.option(
+        "--curve-key",
+        type=_CERTIFICATE,
+        help="This process's own keys: a secret certificate of `pp1 keygen`.",
+    ),
+    click.option(
+        "--allow-key",
+        "allow_key",
+        multiple=True,
+        type=_CERTIFICATE,
+        help="A public certificate that may connect here, and then no others; repeatable.",
     ),
 )
 
@@ -156,6 +175,11 @@ def take_offer(options: dict[str, Any]) -> Offer:
         support_max=options.pop("support_max"),
         staging_bytes=options.pop("staging_bytes"),
     )
+
+
+def take_keys(options: dict[str, Any]) -> Keys:
+    """Take ``curve-key`` and ``allow-key`` of ``security_options``."""
+    return read_keys(options.pop("curve_key"), options.pop("allow_key"))
 
 
 def take_timing(options: dict[str, Any]) -> LinkTiming:

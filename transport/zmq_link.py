@@ -39,7 +39,8 @@ from proto_v2 import limits
 from proto_v2.effects import Buffer
 from proto_v2.errors import Code, ProtocolError
 from transport.clock import monotonic_ns
-from transport.link import Down, LinkEvent, Overlong, Received, SendResult, Up
+from transport.link import Down, LinkEvent, Overlong, Received, Refused, SendResult, Up
+from transport.security import ConnectKeys, ListenKeys, guard, trust
 
 # Messages queued per connection and direction. Two batches of dense rows are
 # 40 messages; the bound leaves room for three times that and still keeps a
@@ -59,16 +60,15 @@ _NEVER_MS: Final = 86_400_000
 ZERO_COPY_BYTES: Final = 65_536
 _NS_PER_MS: Final = 1_000_000
 _TCP_KEEPALIVE: Final = ((zmq.TCP_KEEPALIVE, 1), (zmq.TCP_KEEPALIVE_IDLE, 30))
+# What ends a client's attempt at a connection although somebody listens, and why.
+_HANDSHAKE: Final = "the handshake fails: not ZeroMQ, CURVE at one end only, or another server key"
+_REFUSALS: Final = {
+    zmq.Event.HANDSHAKE_FAILED_AUTH: "the listener does not accept this public key",
+    zmq.Event.HANDSHAKE_FAILED_PROTOCOL: _HANDSHAKE,
+    zmq.Event.HANDSHAKE_FAILED_NO_DETAIL: _HANDSHAKE,
+}
 # What ends a client's one connection, or the attempt at it.
-_ENDINGS: Final = frozenset(
-    {
-        zmq.Event.DISCONNECTED,
-        zmq.Event.CLOSED,
-        zmq.Event.HANDSHAKE_FAILED_NO_DETAIL,
-        zmq.Event.HANDSHAKE_FAILED_PROTOCOL,
-        zmq.Event.HANDSHAKE_FAILED_AUTH,
-    }
-)
+_ENDINGS: Final = frozenset({zmq.Event.DISCONNECTED, zmq.Event.CLOSED, *_REFUSALS})
 _WATCHED: Final = int(zmq.Event.HANDSHAKE_SUCCEEDED) | sum(int(event) for event in _ENDINGS)
 
 
@@ -223,20 +223,27 @@ def _try_send(socket: "zmq.Socket[bytes]", frames: Sequence[Buffer]) -> SendResu
 class ServerLink:
     """A listening link (ROUTER). Routes are ids that libzmq makes up, one per connection.
 
-    Raises ``ProtocolError``: ``CONFIG_INVALID`` for an address that cannot be
-    listened on, or that others can reach without ``allow_remote``;
-    ``ADDRESS_IN_USE`` when somebody listens there already.
+    With ``keys`` only their owners get in, by CURVE. Raises ``ProtocolError``:
+    ``CONFIG_INVALID`` for an address that cannot be listened on, or that others
+    can reach with neither ``keys`` nor ``allow_remote``; ``ADDRESS_IN_USE``
+    when somebody listens there already.
     """
 
     def __init__(
-        self, name: str, address: str, *, max_frame_bytes: int, allow_remote: bool = False
+        self,
+        name: str,
+        address: str,
+        *,
+        max_frame_bytes: int,
+        allow_remote: bool = False,
+        keys: ListenKeys | None = None,
     ) -> None:
         wanted = parse_address(address, name)
-        if not wanted.loopback and not allow_remote:
+        if not wanted.loopback and keys is None and not allow_remote:
             raise ProtocolError(
                 Code.CONFIG_INVALID,
                 name,
-                "a loopback address, or remote peers explicitly allowed",
+                "a loopback address, or --allow-key, or --allow-remote",
                 repr(address),
             )
         if wanted.host == "localhost":  # libzmq does not resolve names when it binds
@@ -246,10 +253,11 @@ class ServerLink:
         self._socket = self._context.socket(zmq.ROUTER)
         _configure(self._socket, wanted, max_frame_bytes)
         self._socket.set(zmq.ROUTER_MANDATORY, 1)
+        self._door = None if keys is None else guard(name, self._context, self._socket, keys)
         try:
             self._socket.bind(str(wanted))
         except zmq.ZMQError as error:
-            self._context.destroy(linger=0)
+            self._destroy(linger=0)
             code = Code.ADDRESS_IN_USE if error.errno == errno.EADDRINUSE else Code.CONFIG_INVALID
             reason = error.strerror
             raise ProtocolError(
@@ -281,7 +289,12 @@ class ServerLink:
 
     def close(self) -> None:
         """See ``Link``; waits at most ``LINGER_MS`` for what was sent."""
-        self._context.destroy(linger=LINGER_MS)
+        self._destroy(linger=LINGER_MS)
+
+    def _destroy(self, linger: int) -> None:
+        if self._door is not None:
+            self._door.stop()
+        self._context.destroy(linger=linger)
 
 
 class _Epoch:
@@ -298,6 +311,7 @@ class _Epoch:
         self.up = False
         self.up_since = 0
         self.ended = False
+        self.refusal: str | None = None
         endpoint = f"inproc://monitor-{number}"  # libzmq frees a used name only later
         socket.monitor(endpoint, _WATCHED)
         self._monitor = context.socket(zmq.PAIR)
@@ -317,6 +331,7 @@ class _Epoch:
                     self.up_since = monotonic_ns()
                 else:
                     self.ended = True
+                    self.refusal = _REFUSALS.get(zmq.Event(event), self.refusal)
         except zmq.Again:
             return rose
 
@@ -339,17 +354,20 @@ class ClientLink:
     """A connecting link (DEALER) with one route, ``b""``.
 
     It tries for ever, with a pause that doubles up to ``RECONNECT_MAX_MS`` and
-    starts anew once a connection has lasted that long. Raises
-    ``ProtocolError(CONFIG_INVALID)`` for an address that is not one.
+    starts anew once a connection has lasted that long. With ``keys`` it speaks
+    CURVE. Raises ``ProtocolError(CONFIG_INVALID)`` for an address that is not one.
     """
 
-    def __init__(self, name: str, address: str, *, max_frame_bytes: int) -> None:
+    def __init__(
+        self, name: str, address: str, *, max_frame_bytes: int, keys: ConnectKeys | None = None
+    ) -> None:
         self._target = parse_address(address, name)
         if self._target.port == 0 or self._target.host == "*":
             raise ProtocolError(Code.CONFIG_INVALID, name, "a host and a port", repr(address))
         self.name = name
         self.address = str(self._target)
         self._max_frame_bytes = max_frame_bytes
+        self._keys = keys
         self._context = zmq.Context(io_threads=1)
         # One descriptor for the socket and its monitor, the same over all epochs.
         self._readable = select.epoll()
@@ -385,6 +403,8 @@ class ClientLink:
         if ended and drained:
             if epoch.up:
                 events.append(Down(b""))
+            elif epoch.refusal is not None:
+                events.append(Refused(b"", epoch.refusal))
             self._disconnect(epoch)
 
     def pending(self) -> bool:
@@ -416,6 +436,8 @@ class ClientLink:
         _configure(socket, self._target, self._max_frame_bytes)
         socket.set(zmq.RECONNECT_IVL, _NEVER_MS)
         socket.set(zmq.CONNECT_TIMEOUT, CONNECT_MS)
+        if self._keys is not None:
+            trust(socket, self._keys)
         self._epoch = _Epoch(next(self._numbers), self._context, socket, self._readable)
         self._wake_at = monotonic_ns() + (CONNECT_MS + HANDSHAKE_MS) * _NS_PER_MS
         socket.connect(self.address)

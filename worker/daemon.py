@@ -7,6 +7,7 @@ import click
 
 from proto_v2.messages import Role
 from transport.config import command, service_options
+from transport.security import must_be_used
 from transport.service import (
     engine_options,
     engine_settings,
@@ -14,7 +15,9 @@ from transport.service import (
     fresh_id,
     hello_maker,
     offer_options,
+    security_options,
     serve,
+    take_keys,
     take_offer,
     take_timing,
     timing_options,
@@ -36,6 +39,7 @@ LINK: Final = "leader"
     "--target-checkpoint", default=None, help="The target expected; unset is the engine's own."
 )
 @engine_options
+@security_options
 @offer_options
 @timing_options
 @service_options
@@ -48,7 +52,8 @@ def main(
     **options: Any,
 ) -> int:
     """Load the engine, listen, serve."""
-    offer, timing = take_offer(options), take_timing(options)
+    offer, timing, keys = take_offer(options), take_timing(options), take_keys(options)
+    must_be_used(keys, "allow-key")
     drafter = create(engine, **engine_settings("engine-option", engine_option))
     identity = drafter.identity()
     link = ServerLink(
@@ -56,6 +61,7 @@ def main(
         listen,
         max_frame_bytes=frame_bytes(identity.vocabulary.size),
         allow_remote=allow_remote,
+        keys=keys.listen(),
     )
     machine = WorkerMachine(
         boot_id=fresh_id(),

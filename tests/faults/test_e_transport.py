@@ -1,4 +1,4 @@
-"""Fault kinds E (transport and memory) and G2, on real sockets.
+"""Fault kinds E (transport and memory), on real sockets.
 
 Several tests speak ZMTP 3.0 themselves, over a plain TCP socket, to send what
 no ZeroMQ library would. https://rfc.zeromq.org/spec/23/
@@ -16,7 +16,7 @@ import pytest
 import uvloop
 
 from proto_v2.effects import Effect, Peer
-from proto_v2.errors import Code, ExitCode, ProtocolError
+from proto_v2.errors import ExitCode
 from transport.clock import monotonic_ns
 from transport.driver import Driver
 from transport.link import Down, Link, LinkEvent, Received, SendResult, Up
@@ -254,17 +254,3 @@ def test_e12_other_protocols_get_nothing(
     assert ended(raw)
     client.send(b"", [b"served"])
     assert [frames_of(event) for event in take(server)] == [[b"served"]]
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "*", "[::]", "192.0.2.1", "spark-1"])
-def test_g2_listening_for_other_hosts_needs_to_be_asked_for(host: str) -> None:
-    with pytest.raises(ProtocolError) as caught:
-        ServerLink("listen", f"tcp://{host}:0", max_frame_bytes=FRAME_BYTES)
-    assert (caught.value.code, caught.value.field) == (Code.CONFIG_INVALID, "listen")
-    assert "explicitly allowed" in str(caught.value)
-
-
-def test_g2_listening_for_other_hosts_can_be_asked_for() -> None:
-    link = ServerLink("listen", "tcp://*:0", max_frame_bytes=FRAME_BYTES, allow_remote=True)
-    assert link.address.startswith("tcp://0.0.0.0:")
-    link.close()

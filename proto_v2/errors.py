@@ -116,6 +116,7 @@ class Code(IntEnum):
     COMPLETION_BYTES = 416
     COMPLETION_CHECKSUM = 417
     COMPLETION_STATUS = 418
+    TOKEN_NOT_DRAWN = 419
     # 5xx reasons to go target-only
     DRAFT_LATE = 500
     WORKER_DOWN = 501
@@ -245,6 +246,9 @@ REGISTRY: Final[dict[Code, Entry]] = {
     Code.COMPLETION_BYTES: _row(_R, _DISCARD, "the completion names another number of bytes"),
     Code.COMPLETION_CHECKSUM: _row(_R, _DISCARD, "the completion names other rows"),
     Code.COMPLETION_STATUS: _row(_R, _DISCARD, "the completion's status and rows contradict"),
+    Code.TOKEN_NOT_DRAWN: _row(
+        _R, _DISCARD, "the token is not the one that its counts and its ticket give"
+    ),
     Code.DRAFT_LATE: _row(_R, _DISCARD, "the proposal was not whole at the deadline"),
     Code.WORKER_DOWN: _row(_R, _DISCARD, "no negotiated link to the worker"),
     Code.DRAFT_FAILED: _row(_R, _DISCARD, "the draft engine failed"),

@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import numpy as np
+
 from . import limits
 from .binding import completion_checksum, row_checksum
 from .dyadic import Categorical
@@ -242,6 +244,25 @@ def read_row(
             Code.TOKEN_ZERO_Q, f"rows[{index}].token", "a token with mass", row.token
         )
     return categorical
+
+
+def check_draw(entry: StepEntry, index: int, token: int, q: Categorical, ticket: int) -> None:
+    """The row that ``read_row`` gave is one that the step asked for, and its token was drawn.
+
+    The ranks hold the worker's key, so they draw again: a token that some other
+    distribution drew than the one that was sent is found here, whatever both are.
+    """
+    # A dense row shows its support by its values only.
+    support = int(np.count_nonzero(q.counts))
+    if entry.support and support > entry.support:
+        raise ProtocolError(
+            Code.ROW_ENTRIES, f"rows[{index}].q", f"at most {entry.support} ids", support
+        )
+    drawn = q.token_at(ticket)
+    if drawn != token:
+        raise ProtocolError(
+            Code.TOKEN_NOT_DRAWN, f"rows[{index}].token", f"{drawn}, by ticket {ticket}", token
+        )
 
 
 def split_payload(step: Step, message: Rows, payload: Buffer) -> list[Buffer]:

@@ -7,7 +7,7 @@ chain and its completion are in. One fault discards the whole chain of that
 request; the first fault is the reason.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from proto_v2 import limits
@@ -17,8 +17,9 @@ from proto_v2.effects import Buffer
 from proto_v2.errors import Code, ProtocolError, known_code
 from proto_v2.messages import Completion, CompletionEntry, PrepareEntry, Row, Rows, Step, StepEntry
 from proto_v2.negotiate import Terms
+from proto_v2.rng import Domain, TicketSource
 from proto_v2.slots import Lease, SlotTable
-from proto_v2.validate import check_completion, check_row, read_row, split_payload
+from proto_v2.validate import check_completion, check_draw, check_row, read_row, split_payload
 
 # Gives the writable memory of a staging slot.
 SlotMemory = Callable[[int], memoryview]
@@ -49,12 +50,16 @@ class Proposal:
 
 
 class Collector:
-    """The proposals of one step on one rank."""
+    """The proposals of one step on one rank.
+
+    ``draws`` are the worker's tickets of each entry's session and generation.
+    """
 
     def __init__(
         self,
         terms: Terms,
         step: Step,
+        draws: Sequence[TicketSource],
         slots: SlotTable,
         memory: SlotMemory,
         mass_bits: int = limits.MASS_BITS,
@@ -62,6 +67,7 @@ class Collector:
         self.step = step
         self.proposals = [Proposal(entry) for entry in step.entries]
         self._terms = terms
+        self._draws = draws
         self._slots = slots
         self._memory = memory
         self._mass_bits = mass_bits
@@ -120,12 +126,10 @@ class Collector:
         categorical = read_row(
             self._terms, entry, index, proposal.tokens, row, staged, self._mass_bits
         )
-        # A dense row shows its support by its values only.
-        support = int((categorical.counts > 0).sum())
-        if entry.support and support > entry.support:
-            raise ProtocolError(
-                Code.ROW_ENTRIES, f"rows[{index}].q", f"at most {entry.support} ids", support
-            )
+        ticket = self._draws[row.entry].ticket(
+            self._mass_bits, Domain.PROPOSAL, row.position, entry.round
+        )
+        check_draw(entry, index, row.token, categorical, ticket)
         proposal.tokens.append(row.token)
         proposal.rows.append(categorical)
         proposal.checksums.append(row.checksum)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from proto_v2.errors import Code
 from proto_v2.messages import Step, StepEntry, VerdictEntry, tokens_to_bytes
+from proto_v2.rng import Owner
 
 from .collector import Collector
 from .jobs import Outcome, Verify, VerifyTask
@@ -34,7 +35,7 @@ def build_verify(
                 round=entry.round,
                 drafts=drafts,
                 rows=rows,
-                tickets=request.tickets(),
+                tickets=request.tickets(Owner.VERIFIER),
                 stop_tokens=request.stop_tokens,
                 room=request.room,
                 owned=request.owner == rank,

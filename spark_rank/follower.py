@@ -34,7 +34,7 @@ from proto_v2.messages import (
 )
 from proto_v2.negotiate import Terms
 from proto_v2.peerlink import LinkEvent, LinkTiming, PeerLink
-from proto_v2.rng import KeyedTickets
+from proto_v2.rng import KeyedTickets, Owner
 from proto_v2.slots import SlotTable
 from proto_v2.validate import check_entry_against, check_step
 
@@ -398,7 +398,8 @@ class RankOneMachine:
         assert self._memory is not None
         for request, entry in zip(requests, step.entries, strict=True):
             request.ledger.open_round(entry.round)
-        collector = Collector(terms, step, self._slots, self._memory, self._mass_bits)
+        draws = [request.tickets(Owner.WORKER) for request in requests]
+        collector = Collector(terms, step, draws, self._slots, self._memory, self._mass_bits)
         self._current = _Current(PairFollower(step), collector, requests, terms.legal_size)
 
     # --- evaluation and decision ---

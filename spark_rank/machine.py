@@ -45,7 +45,7 @@ from proto_v2.messages import (
 )
 from proto_v2.negotiate import Terms
 from proto_v2.peerlink import LinkEvent, LinkTiming, PeerLink
-from proto_v2.rng import KeyedTickets
+from proto_v2.rng import KeyedTickets, Owner
 from proto_v2.slots import SlotTable
 
 from .active import Active, WorkerSide
@@ -373,7 +373,12 @@ class RankZeroMachine:
             active.ledger.open_round(entry.round)
         assert self._memory is not None
         collector = Collector(
-            self._pair.agreed.terms, step, self._slots, self._memory, self._mass_bits
+            self._pair.agreed.terms,
+            step,
+            [active.request.tickets(Owner.WORKER) for active in actives],
+            self._slots,
+            self._memory,
+            self._mass_bits,
         )
         asks = any(entry.depth for entry in step.entries)
         self._round = _Round(step, actives, collector, PairLeader(step), asks)
@@ -396,6 +401,7 @@ class RankZeroMachine:
         now = Conditions(
             pair=self._pair.agreed.terms,
             worker=worker,
+            unusable=self._worker.unusable,
             breaker_allows=self._breaker.allows(),
             batch_fits=worker is not None
             and all(active.request.slot < worker.requests_max for active in self.actives),
@@ -641,6 +647,8 @@ class RankZeroMachine:
                 code = known_code(status, Code.PREPARED_MISMATCH)
                 round_.collector.discard(index, ProtocolError(code, "pair", "usable", "discarded"))
                 self._count_discard(round_.step.entries[index], code)
+                if code is Code.TOKEN_NOT_DRAWN:
+                    self._worker.distrust(self.actives)
         self._ask(question, now_ns, self._timing.target_ns)
         job = build_verify(
             RANK,

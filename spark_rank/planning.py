@@ -22,12 +22,13 @@ from .active import Active, WorkerSide
 class Conditions:
     """What holds for every request of a round.
 
-    ``worker`` is None without a usable worker. ``batch_fits``: the worker
-    takes as many requests as this step names.
+    ``worker`` is None without a usable worker, and ``unusable`` says why.
+    ``batch_fits``: the worker takes as many requests as this step names.
     """
 
     pair: Terms
     worker: Terms | None
+    unusable: Code | None
     breaker_allows: bool
     batch_fits: bool
 
@@ -68,7 +69,7 @@ def _depth(active: Active, now: Conditions) -> int:
 
 def _no_draft(active: Active, wish: StepEntry, now: Conditions) -> Code | None:
     if now.worker is None:
-        return Code.WORKER_DOWN
+        return now.unusable or Code.WORKER_DOWN
     if not now.batch_fits:
         return Code.BATCH_RANGE
     if active.worker is not WorkerSide.READY:

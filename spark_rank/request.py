@@ -67,27 +67,34 @@ class Request:
     context: int
     ledger: Ledger
     make_tickets: MakeTickets = KeyedTickets
-    _keys: dict[int, TicketSource] = field(default_factory=dict)
+    _keys: dict[tuple[int, Owner], TicketSource] = field(default_factory=dict)
 
     @property
     def room(self) -> int:
         """How many tokens may still be committed."""
         return self.tokens_max - (self.ledger.length - self.prompt_length)
 
-    def tickets(self) -> TicketSource:
-        """The verifier's draws of the current generation (acceptance, correction, bonus)."""
+    def tickets(self, owner: Owner) -> TicketSource:
+        """An owner's draws of the current generation.
+
+        The verifier's are used; the worker's are known here to check its draws.
+        """
         generation = self.ledger.generation
-        if generation not in self._keys:
-            self._keys.clear()
-            self._keys[generation] = self.make_tickets(self._key(generation, Owner.VERIFIER))
-        return self._keys[generation]
+        found = self._keys.get((generation, owner))
+        if found is None:
+            if all(known != generation for known, _ in self._keys):
+                self._keys.clear()
+            found = self._keys[generation, owner] = self.make_tickets(self._key(owner))
+        return found
 
     def worker_key(self) -> bytes:
         """The only key the worker ever sees: its own, for this generation."""
-        return self._key(self.ledger.generation, Owner.WORKER)
+        return self._key(Owner.WORKER)
 
-    def _key(self, generation: int, owner: Owner) -> bytes:
-        return derive_key(self.session_seed, self.session_id, self.request_id, generation, owner)
+    def _key(self, owner: Owner) -> bytes:
+        return derive_key(
+            self.session_seed, self.session_id, self.request_id, self.ledger.generation, owner
+        )
 
 
 def open_request(

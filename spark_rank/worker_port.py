@@ -27,7 +27,7 @@ from proto_v2.peerlink import PeerLink
 from .active import Active, WorkerSide
 from .verify import LastToken
 
-_INFO, _WARNING = 20, 30
+_WARNING, _ERROR = 30, 40
 
 # After these the worker's engine or memory of the session cannot be built upon.
 _FORGETS: Final = frozenset(
@@ -50,11 +50,21 @@ class WorkerPort:
         self._out = out
         self._reset_retry_ns = reset_retry_ns
         self._unanswered: dict[bytes, tuple[int, Reset]] = {}
+        self._distrusted = b""  # boot id of the process that is not asked again
 
     @property
     def terms(self) -> Terms | None:
         """The agreed terms, or None while there is no usable worker."""
-        return None if self.link.agreed is None else self.link.agreed.terms
+        agreed = self.link.agreed
+        return None if agreed is None or self.unusable is not None else agreed.terms
+
+    @property
+    def unusable(self) -> Code | None:
+        """Why no drafts can be asked for, if none can."""
+        agreed = self.link.agreed
+        if agreed is None:
+            return Code.WORKER_DOWN
+        return Code.TOKEN_NOT_DRAWN if agreed.peer_boot_id == self._distrusted else None
 
     def next_deadline(self) -> int | None:
         """When the link or an unanswered reset needs attention."""
@@ -76,6 +86,21 @@ class WorkerPort:
         self._unanswered.clear()
         for active in actives:
             active.lose_worker(Code.WORKER_DOWN, forget=True)
+
+    def distrust(self, actives: Iterable[Active]) -> None:
+        """Ask this process no more: a token that its own counts do not give was seen once.
+
+        What it drew before and would draw next is as doubtful, and to discard only what
+        is found out would be to select by the draws. Another process is trusted anew.
+        """
+        agreed = self.link.agreed
+        if agreed is None or self.unusable is not None:
+            return
+        self._distrusted = agreed.peer_boot_id
+        self._out.append(Note(_ERROR, "worker_distrusted", {"boot_id": self._distrusted.hex()}))
+        self._unanswered.clear()
+        for active in actives:
+            active.lose_worker(Code.TOKEN_NOT_DRAWN, forget=True)
 
     def sync(self, active: Active, reason: int, now_ns: int) -> None:
         """Begin the current generation at the worker, if it has not begun there."""
@@ -167,7 +192,7 @@ class WorkerPort:
     def close(self, active: Active, reason: int) -> None:
         """The request is over."""
         self._unanswered.pop(active.request.session_id, None)
-        if self.terms is not None and active.params.depth > 0:
+        if self.link.agreed is not None and active.params.depth > 0:
             self.link.send(Cancel(active.request.session_id, active.ledger.generation, reason))
 
     @staticmethod

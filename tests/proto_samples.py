@@ -32,6 +32,7 @@ from proto_v2.messages import (
 )
 from proto_v2.negotiate import Terms, build_hello, derive_terms
 from proto_v2.representation import Representation, encode
+from proto_v2.rng import Domain
 from proto_v2.vocabulary import Vocabulary, map_hash
 
 BOOT = bytes(range(16))
@@ -116,6 +117,20 @@ def categorical(entry: StepEntry, index: int) -> Categorical:
 def drawn(index: int) -> int:
     """The token of row ``index`` of every sample chain."""
     return 2 + index
+
+
+class SampleTickets:
+    """Tickets that draw ``drawn(index)`` from ``categorical(entry, index)``, for every index."""
+
+    def ticket(self, bits: int, domain: Domain, position: int, round_: int) -> int:
+        assert (bits, domain) == (limits.MASS_BITS, Domain.PROPOSAL)
+        return 1 << 23
+
+    def below(self, bound: int, domain: Domain, position: int, round_: int) -> int:
+        raise AssertionError("a proposal is drawn by ticket")
+
+
+DRAWS = [SampleTickets()] * limits.REQUESTS_MAX
 
 
 def preceding(index: int) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from proto_v2.binding import completion_checksum, row_checksum
 from proto_v2.dyadic import full_support
 from proto_v2.errors import Code
 from proto_v2.messages import Completion, Message, Nak, Row, Rows, Step, StepEntry
-from proto_v2.representation import Representation, encode
+from proto_v2.representation import Representation, decode, encode
 from tests.support.checks import check_discard, check_done, code_of, reasons, replace
 from tests.support.doubles import DENSE, SPARSE, Bench, ScriptedLaw, V
 from tests.support.statistics import chi_square, chi_square_bound
@@ -316,6 +316,49 @@ def test_a18_a_token_that_its_own_counts_did_not_draw_is_seen(bound: bool) -> No
     change_row(wire, other)
     bench, answer = run_one(wire)
     check_discard(bench, wire, answer, Code.TOKEN_ZERO_Q if bound else Code.ROW_CHECKSUM)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("representation", "depth"), [(SPARSE, 1), (DENSE, 1), (DENSE, 3)])
+def test_a18_a_token_of_another_draw_is_found_and_its_worker_not_asked_again(
+    representation: int, depth: int
+) -> None:
+    """A18: a token that has mass, bound honestly, but not the one that the ticket gives.
+
+    A worker with such a fault is wrong in every row; what is found out by chance must
+    not decide which of its rows count.
+    """
+    wire = Wire()
+
+    def other(entry: StepEntry, row: Row, payload: bytes) -> tuple[Row, bytes]:
+        q = decode(
+            Representation(representation), payload, row.entries, vocabulary_size=V, legal_size=V
+        )
+        token = next(id for id in range(V) if id != row.token and q.count_of(id))
+        checksum = row_checksum(entry, 0, (), token, representation, row.entries, payload)
+        return replace(row, token=token, checksum=checksum), payload
+
+    change_row(wire, other)
+    bench, _ = run_one(wire, depth=depth, representation=representation)
+    trio, answer = bench.trio, bench.trio.answers[1]
+    assert reasons(answer) == [Code.TOKEN_NOT_DRAWN]
+    assert trio.count("rank0", "pp1_proposals_discarded_total", reason="TOKEN_NOT_DRAWN") == 1
+    bad = next(place for place, message in enumerate(answer.rounds) if message.reason)
+    assert not any(message.depth for message in answer.rounds[bad + 1 :])
+    assert trio.count("rank0", "pp1_no_draft_total", reason="TOKEN_NOT_DRAWN") > 0
+    assert [event for _, event, _ in trio.notes].count("worker_distrusted") == 1
+    again = trio.generate(2, [1], LENGTH, depth=depth)
+    trio.run()
+    assert len(again.tokens) == LENGTH
+    assert not any(message.depth for message in again.rounds)
+    assert not trio.worker.sessions
+    bench.draft.__init__(bench.draft.law)  # type: ignore[misc]
+    trio.start_worker()  # another process at the same address is trusted anew
+    trio.run(seconds=3)
+    trusted = trio.generate(3, [1], LENGTH, depth=depth)
+    trio.run()
+    check_done(trusted, LENGTH)
+    assert any(message.depth for message in trusted.rounds)
+    bench.check_rest()
 
 
 def test_a18_no_draft_is_a_status_and_not_a_token() -> None:

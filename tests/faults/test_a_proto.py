@@ -15,6 +15,7 @@ from proto_v2.validate import check_step, read_row
 from spark_rank.collector import Collector
 from tests.proto_samples import (
     BOOT,
+    DRAWS,
     EPOCH,
     chain,
     completion,
@@ -39,7 +40,9 @@ class Rank:
     def collect(self, message: Step) -> Collector:
         """A collector for a step whose rules hold."""
         check_step(TERMS, message)
-        return Collector(TERMS, message, self.slots, lambda slot: memoryview(self._memory[slot]))
+        return Collector(
+            TERMS, message, DRAWS, self.slots, lambda slot: memoryview(self._memory[slot])
+        )
 
 
 def send_rows(collector: Collector, rows: list[Row], payload: bytes | None) -> None:

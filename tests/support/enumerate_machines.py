@@ -5,6 +5,7 @@ tree of all tickets that worker and verifier draw for it, so that after the
 last one the law of the committed tokens is known as Fractions.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -12,6 +13,7 @@ from fractions import Fraction
 from proto_v2.representation import Representation
 from proto_v2.rng import Domain, TicketSource
 from spark_rank.breaker import Breaker
+from spark_rank.machine import RANKS
 from tests.support.enumerate_tickets import EnumeratedTickets, enumerate_runs
 from tests.support.tiny_engines import Text, TinyDraft, TinyLaw, TinyTarget
 from tests.support.trio import Answer, Intercept, Trio
@@ -31,15 +33,26 @@ class Ask:
 
 
 class _Source:
-    """The tickets of one key. Draws for tokens that nobody looks at are not branched on."""
+    """The tickets of one key. Draws for tokens that nobody looks at are not branched on.
+
+    A proposal's ticket is drawn by the worker and looked up by both ranks, once each.
+    """
 
     def __init__(self, tickets: EnumeratedTickets, number: int, horizon: int) -> None:
         self._tickets = tickets
         self._number = number
         self._horizon = horizon
+        self._proposals: dict[tuple[int, int], int] = {}
+        self._lookups: Counter[tuple[int, int]] = Counter()
 
     def ticket(self, bits: int, domain: Domain, position: int, round_: int) -> int:
-        return self.below(1 << bits, domain, position, round_)
+        place = (position, round_)
+        if place not in self._proposals:
+            self._proposals[place] = self.below(1 << bits, domain, position, round_)
+        else:
+            self._lookups[place] += 1
+            assert self._lookups[place] <= RANKS, f"drawn twice under one counter: {place}"
+        return self._proposals[place]
 
     def below(self, bound: int, domain: Domain, position: int, round_: int) -> int:
         if position >= self._horizon:

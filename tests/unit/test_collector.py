@@ -12,6 +12,7 @@ from proto_v2.representation import Representation
 from proto_v2.slots import SlotState, SlotTable
 from spark_rank.collector import Collector
 from tests.proto_samples import (
+    DRAWS,
     categorical,
     chain,
     completion,
@@ -35,7 +36,7 @@ class Bench:
         self.memory = [bytearray(TERMS.slot_bytes) for _ in range(TERMS.slots)]
         self.step = step(*entries)
         self.collector = Collector(
-            TERMS, self.step, self.slots, lambda slot: memoryview(self.memory[slot])
+            TERMS, self.step, DRAWS, self.slots, lambda slot: memoryview(self.memory[slot])
         )
 
     def rows(self, rows: Sequence[Row], payloads: Sequence[bytes]) -> None:
@@ -308,7 +309,7 @@ def test_batches_in_turn_use_other_slots() -> None:
     slots = SlotTable(TERMS.slots)
     first = Bench(sparse_entry(), slots=slots)
     second = Collector(
-        TERMS, type(first.step)(2, first.step.entries), slots, lambda slot: memoryview(b"")
+        TERMS, type(first.step)(2, first.step.entries), DRAWS, slots, lambda slot: memoryview(b"")
     )
     leases = [collector.proposals[0].lease for collector in (first.collector, second)]
     assert leases[0] is not None

@@ -186,6 +186,27 @@ def test_contiguous_shards_pick_the_same_token_on_every_ticket(cuts: list[int]) 
         pick_sharded(shards, 6)
 
 
+@pytest.mark.parametrize("k", [1, 3, 8])
+@pytest.mark.parametrize("cuts", [[1], [4, 8], [2, 3, 11]])
+def test_the_top_k_of_every_shard_holds_the_global_top_k(cuts: list[int], k: int) -> None:
+    """Ties included: at most k candidates of each shard decide the global support and counts."""
+    print(f"seed {SEED}")
+    generator = np.random.default_rng(SEED)
+    for _ in range(100):
+        weights = generator.integers(0, 4, size=12) / 1.0
+        if not weights.any():
+            continue
+        weights /= weights.sum()
+        candidates = np.zeros_like(weights)
+        for start, stop in pairwise([0, *cuts, weights.size]):
+            order = sorted(range(start, stop), key=lambda id: (-weights[id], id))
+            candidates[order[:k]] = weights[order[:k]]
+        support = sorted(np.flatnonzero(candidates), key=lambda id: (-candidates[id], id))[:k]
+        whole = top_k(weights, k)
+        assert whole.ids is not None
+        assert whole.ids.tolist() == sorted(support)
+
+
 def shard_residuals(
     target: NDArray[np.int64], row: Categorical, cuts: list[int]
 ) -> list[NDArray[np.int64]]:

@@ -12,7 +12,6 @@ target-only and speculates again after a Reset. A rank 1 that is missing ends
 the requests with a named error: rank 0 never commits alone.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -50,19 +49,19 @@ from proto_v2.slots import SlotTable
 
 from .active import Active, WorkerSide
 from .breaker import Breaker
-from .clients import Clients, Identity, open_message
+from .clients import Clients, Identity
 from .collector import Collector, SlotMemory
 from .evaluate import build_verify, release_used, verdict_entries
 from .jobs import CloseTarget, CommitTarget, OpenTarget
+from .lanes import Lanes
 from .pair import PairLeader, Phase, TextRules, check_verdict, compose_entry, ending
 from .planning import Conditions, plan
-from .request import MakeTickets, open_request, seeded_session_id
+from .request import MakeTickets
 from .verify import Finish
 from .worker_port import WorkerPort
 
 _INFO, _WARNING = 20, 30
 RANK = 0
-RANKS = 2
 WORKER_PEER = Peer("worker")
 PAIR_PEER = Peer("pair")
 
@@ -120,11 +119,9 @@ class RankZeroMachine:
     ) -> None:
         self._out: list[Effect] = []
         self._make_staging = make_staging
-        self._entropy = entropy
         self._identity = identity
         self._timing = timing
         self._breaker = breaker or Breaker()
-        self._make_tickets = make_tickets
         self._mass_bits = mass_bits
         self._deadlines = Deadlines()
         self._deadlines.set("pair_connect", start_ns + timing.pair_connect_ns)
@@ -140,8 +137,7 @@ class RankZeroMachine:
         self._shape = (0, 0)
         self._slots = SlotTable(0)
         self._memory: SlotMemory | None = None
-        self._waiting: deque[tuple[Peer, Generate]] = deque()
-        self._lanes: list[Active | None] = [None] * limits.REQUESTS_MAX
+        self._lanes = Lanes(self._clients, identity, entropy, make_tickets, self._out)
         self._round: _Round | None = None
         self._step_id = 0
         self._jobs: dict[int, _Round | None] = {}
@@ -184,7 +180,7 @@ class RankZeroMachine:
             self._worker.link.down()
             self._worker_lost(now_ns)
         else:
-            self._cancel(lambda client, key: client == peer)
+            self._lanes.cancel(lambda client, key: client == peer)
 
     def receive(self, source: Peer, frames: Sequence[memoryview], now_ns: int) -> None:
         """Take one message of worker, rank 1 or a client."""
@@ -258,7 +254,7 @@ class RankZeroMachine:
     @property
     def actives(self) -> list[Active]:
         """The requests in lanes (read only)."""
-        return [active for active in self._lanes if active is not None]
+        return self._lanes.actives
 
     @property
     def worker_ready(self) -> bool:
@@ -282,7 +278,7 @@ class RankZeroMachine:
         for active in self.actives:
             self._end(active, Code.RANK_LOST)
         # As a new request would be: none waits for a rank that may never come back.
-        self._refuse_waiting(Code.RANK_LOST, lambda client, key: True)
+        self._lanes.refuse_waiting(Code.RANK_LOST, lambda client, key: True)
 
     def _worker_lost(self, now_ns: int) -> None:
         self._worker.lost(self.actives)
@@ -309,7 +305,7 @@ class RankZeroMachine:
             if isinstance(message, (Rows, Completion)):
                 self._on_proposal(message, payload, now_ns)
             elif isinstance(message, Ready):
-                self._worker.on_ready(self._by_session(message.session_id), message)
+                self._worker.on_ready(self._lanes.by_session(message.session_id), message)
             elif isinstance(message, Nak):
                 self._on_worker_nak(message, now_ns)
             else:
@@ -340,7 +336,7 @@ class RankZeroMachine:
             self._prepare(round_, now_ns)
 
     def _on_worker_nak(self, nak: Nak, now_ns: int) -> None:
-        self._worker.on_nak(self._by_session(nak.session_id), nak, now_ns)
+        self._worker.on_nak(self._lanes.by_session(nak.session_id), nak, now_ns)
         round_ = self._round
         if (
             round_ is not None
@@ -422,51 +418,9 @@ class RankZeroMachine:
             source, frames, pair_ready=self.pair_ready, worker_ready=self.worker_ready
         )
         if isinstance(message, Generate):
-            known = self._known(source, message.key)
-            if known == message:
-                self._out.append(Count("pp1_requests_repeated_total"))
-            elif known is not None:
-                error = ProtocolError(
-                    Code.PARAMETER_RANGE, "key", "one that no other request has", message.key
-                )
-                self._clients.failed(source, message.key, error)
-            elif len(self._waiting) >= limits.REQUESTS_WAITING_MAX:
-                error = ProtocolError(
-                    Code.REQUEST_LIMIT, "requests", limits.REQUESTS_WAITING_MAX, "one more"
-                )
-                self._clients.failed(source, message.key, error)
-            elif not self.pair_ready:
-                error = ProtocolError(Code.RANK_LOST, "pair", "an agreed rank 1", "none")
-                self._clients.failed(source, message.key, error)
-            else:
-                self._waiting.append((source, message))
+            self._lanes.queue(source, message, pair_ready=self.pair_ready)
         elif isinstance(message, Abort):
-            self._cancel(lambda client, key: client == source and key == message.key)
-
-    def _known(self, client: Peer, key: int) -> Generate | None:
-        """The request that a client's key stands for while it runs or waits."""
-        running = [(active.client, active.params) for active in self.actives]
-        for owner, params in (*running, *self._waiting):
-            if owner == client and params.key == key:
-                return params
-        return None
-
-    def _cancel(self, concerns: Callable[[Peer, int], bool]) -> None:
-        """Cancel requests; those in a lane end with the next decision or before the next round."""
-        self._refuse_waiting(Code.CANCELLED, concerns)
-        for active in self.actives:
-            if concerns(active.client, active.params.key):
-                active.cancelled = Code.CANCELLED
-
-    def _refuse_waiting(self, code: Code, concerns: Callable[[Peer, int], bool]) -> None:
-        """End requests that have no lane yet."""
-        waiting, self._waiting = self._waiting, deque()
-        for client, params in waiting:
-            if concerns(client, params.key):
-                error = ProtocolError(code, "request", "a request that begins", code.name)
-                self._clients.failed(client, params.key, error)
-            else:
-                self._waiting.append((client, params))
+            self._lanes.cancel(lambda client, key: client == source and key == message.key)
 
     def _admit(self, now_ns: int) -> None:
         """Give waiting requests the free lanes, as many as a batch of both peers may have."""
@@ -474,46 +428,8 @@ class RankZeroMachine:
         lanes = self._pair.agreed.terms.requests_max
         if self._worker.terms is not None:
             lanes = min(lanes, self._worker.terms.requests_max)
-        for slot in range(lanes):
-            if self._lanes[slot] is None and self._waiting:
-                client, params = self._waiting.popleft()
-                self._open(client, params, slot, now_ns)
-
-    def _open(self, client: Peer, params: Generate, slot: int, now_ns: int) -> None:
-        message = open_message(
-            params,
-            self._identity,
-            session_id=self._session_id(params),
-            request_id=params.key,
-            slot=slot,
-            owner=slot % RANKS,
-            session_seed=params.seed or self._entropy(limits.SEED_BYTES),
-        )
-        request = open_request(
-            message,
-            target_checkpoint=self._identity.target_checkpoint,
-            processors=self._identity.processors,
-            legal_size=self._identity.vocabulary.legal_size,
-            context_tokens_max=self._identity.context_tokens_max,
-            make_tickets=self._make_tickets,
-        )
-        active = Active(
-            request,
-            client,
-            params,
-            opening=message,
-            held_until_ns=now_ns + self._timing.retry_ns,
-        )
-        self._lanes[slot] = active
-        self._worker.sync(active, 0, now_ns)
-
-    def _session_id(self, params: Generate) -> bytes:
-        """Random, or with a seed the same for the same seed and key, unless that one is live."""
-        if params.seed:
-            named = seeded_session_id(params.seed, params.key)
-            if self._by_session(named) is None:
-                return named
-        return self._entropy(limits.ID_BYTES)
+        for active in self._lanes.admit(lanes, now_ns + self._timing.retry_ns):
+            self._worker.sync(active, 0, now_ns)
 
     def _begin_held(self, now_ns: int) -> None:
         """Open on both ranks what no longer waits for the worker's first Ready."""
@@ -541,15 +457,9 @@ class RankZeroMachine:
 
     def _release(self, active: Active, code: Code | None) -> None:
         """Free the lane; the worker and the engine forget the session."""
-        self._lanes[active.request.slot] = None
+        self._lanes.free(active)
         self._worker.close(active, 0 if code is None else int(code))
         self._run(CloseTarget(active.request.session_id), None)
-
-    def _by_session(self, session_id: bytes) -> Active | None:
-        for active in self.actives:
-            if active.request.session_id == session_id:
-                return active
-        return None
 
     # --- the round: agreement ---
 
@@ -610,7 +520,7 @@ class RankZeroMachine:
     def _on_pair_nak(self, nak: Nak) -> None:
         code = known_code(nak.code, Code.RANK_SPLIT)
         self._note(_WARNING, "pair_nak", code=code.name, field=nak.field, got=nak.got)
-        active = self._by_session(nak.session_id)
+        active = self._lanes.by_session(nak.session_id)
         if self._round is not None and nak.step == self._round.step.step:
             self._end_round(code)
         elif active is not None:

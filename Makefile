@@ -17,7 +17,12 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help setup demo test campaign-law lint format lock clean
+# For `make fuzz` and `make fuzz-long`: in all, and how many targets at the same time.
+FUZZ_SECONDS ?= 60
+FUZZ_LONG_SECONDS ?= 3600
+FUZZ_JOBS ?= 1
+
+.PHONY: help setup demo test campaign-law fuzz fuzz-long lint format lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +46,12 @@ test: $(STAMP) ## Run the tests
 
 campaign-law: $(STAMP) ## The law over the wire with 204,000 tokens (10 to 15 minutes)
 	PP1_LAW_TOKENS=204000 $(BIN)/python -m pytest -s tests/wire/test_exact_law.py
+
+fuzz: $(STAMP) ## Fuzz every target in turn, FUZZ_SECONDS=60 in all
+	$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS) --jobs $(FUZZ_JOBS)
+
+fuzz-long: $(STAMP) ## Fuzz for an hour on two cores (over 50,000,000 executions)
+	nice -n 19 $(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_LONG_SECONDS) --jobs 2
 
 lint: $(STAMP) ## ruff, mypy --strict, import rules
 	$(BIN)/ruff check .

@@ -15,6 +15,7 @@ from proto_v2.messages import (
     Generate,
     Info,
     Message,
+    Nak,
     Query,
     Tokens,
     tokens_to_bytes,
@@ -144,6 +145,13 @@ class Client:
         """
         for message in self.messages(silence_s):
             if isinstance(message, Failed) and message.key in (key, 0):
+                raise ProtocolError(
+                    known_code(message.code, Code.PEER_UNREACHABLE),
+                    message.field,
+                    message.wanted,
+                    message.got,
+                )
+            if isinstance(message, Nak):
                 raise ProtocolError(
                     known_code(message.code, Code.PEER_UNREACHABLE),
                     message.field,

@@ -18,6 +18,7 @@ from proto_v2.messages import (
     Generate,
     Info,
     Message,
+    Nak,
     Open,
     Query,
     check_legal,
@@ -144,7 +145,7 @@ class Clients:
         self, client: Peer, frames: Sequence[Buffer], *, pair_ready: bool, worker_ready: bool
     ) -> Generate | Abort | None:
         """Answer what can be answered here; return a request or its end."""
-        key = 0
+        key: int | None = None
         try:
             message = decode(frames).message
             if isinstance(message, Query):
@@ -166,7 +167,10 @@ class Clients:
                     (("code", error.code.name), ("link", client.link)),
                 )
             )
-            self.failed(client, key, error)
+            if key is None:
+                self.send(client, Nak(*refusal_fields(error), step=0, session_id=b""))
+            else:
+                self.failed(client, key, error)
             return None
 
     def _info(self, pair_ready: bool, worker_ready: bool) -> Info:

@@ -46,6 +46,8 @@ from .request import MakeTickets, Request, open_request
 from .verify import Finish
 
 _INFO, _WARNING = 20, 30
+_QUESTIONS = (Prepare, Invalidate, Decide, Decision)
+_OF_A_STEP = (Step, *_QUESTIONS)
 RANK: int = 1
 
 # Allocates the staging memory for agreed terms.
@@ -241,10 +243,10 @@ class RankOneMachine:
         try:
             answer = self._answer(link, message, payload)
         except ProtocolError as error:
-            step = message.step if isinstance(message, (Step, Prepare, Decide, Decision)) else 0
+            step = message.step if isinstance(message, _OF_A_STEP) else 0
             session_id = message.session_id if isinstance(message, Open) else b""
             link.nak(error, step=step, session_id=session_id)
-            if isinstance(message, (Prepare, Invalidate, Decide, Decision)):
+            if isinstance(message, _QUESTIONS):
                 self._note(_WARNING, "step_refused", error=str(error))
                 self._poison_step()
             return

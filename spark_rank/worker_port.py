@@ -158,7 +158,7 @@ class WorkerPort:
         if active is None:
             return
         waiting = self._unanswered.pop(nak.session_id, None)
-        if waiting is not None and code is Code.PREFIX_UNKNOWN:
+        if waiting is not None and code is Code.PREFIX_UNKNOWN and waiting[1].base_length:
             # The generation has not begun there, so it may still begin with the whole prefix.
             active.worker = WorkerSide.NOTHING
             active.acknowledged = 0

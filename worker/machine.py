@@ -259,7 +259,6 @@ class WorkerMachine:
         if session is not None:
             # The earlier generation is over even where this reset is refused below.
             session.broken = Code.GENERATION_STALE
-        self._vacate(line, reset)
         if ledger.digest_at(reset.base_length) != reset.base_digest:
             raise ProtocolError(
                 Code.PREFIX_UNKNOWN, "base_digest", "a prefix held here", reset.base_digest.hex()
@@ -280,6 +279,7 @@ class WorkerMachine:
             raise ProtocolError(
                 Code.PREFIX_MISMATCH, "digest", fresh.digest.hex(), reset.digest.hex()
             )
+        self._vacate(line, reset)
         fresh.begin(reset.generation)
         fresh.round = reset.round
         line.sessions[reset.session_id] = renewed = _Session(

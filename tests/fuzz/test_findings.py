@@ -1,6 +1,5 @@
 """Defects that fuzzing and reading for it found, each as small as it gets."""
 
-import pytest
 from msgspec.structs import replace
 
 from proto_v2.codec import decode, encode
@@ -23,9 +22,6 @@ from tests.support.wire import Frames, Sent, Wire, change
 from .conversation import Stage, Told, script
 
 
-@pytest.mark.xfail(
-    strict=True, reason="WorkerMachine._on_reset vacates the slot before it has judged the reset"
-)
 def test_a_reset_that_is_refused_leaves_the_other_session_of_its_slot_alone() -> None:
     """V-1: what is refused changes the state of no other session."""
     stage = Stage("worker")
@@ -51,9 +47,6 @@ def _is(told: Told, kind: type[object]) -> bool:
     return isinstance(decode(told.frames).message, kind)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="RankOneMachine._on_message names no step in the Nak to an Invalidate"
-)
 def test_an_invalidate_that_is_refused_is_refused_by_its_step() -> None:
     """Rank 0 then ends the round by the code, and not when its patience is over."""
 
@@ -74,9 +67,6 @@ def test_an_invalidate_that_is_refused_is_refused_by_its_step() -> None:
     assert code_of(answer) is Code.DECISION_MISMATCH
 
 
-@pytest.mark.xfail(
-    strict=True, reason="WorkerPort.on_nak repeats a Reset at once, whatever was refused"
-)
 def test_a_worker_that_refuses_every_reset_is_not_asked_without_end() -> None:
     """A whole prefix has no base that could be unknown."""
 
@@ -92,7 +82,6 @@ def test_a_worker_that_refuses_every_reset_is_not_asked_without_end() -> None:
     assert len(wire.of(Reset)) <= 8
 
 
-@pytest.mark.xfail(strict=True, reason="Clients.receive answers what has no key with the key 0")
 def test_a_client_message_without_a_key_ends_no_request() -> None:
     """W-8: no field has a placeholder, and 0 is a key like any other."""
     bench = Bench()
@@ -102,3 +91,4 @@ def test_a_client_message_without_a_key_ends_no_request() -> None:
     bench.trio.run()
     assert len(answer.tokens) == 8
     assert answer.failed is None
+    assert [nak.code for nak in bench.trio.client_naks] == [Code.KIND_UNEXPECTED]

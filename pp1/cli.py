@@ -14,6 +14,7 @@ _VERBS: Final = {
     "rank": ("spark_rank.daemon", "main"),
     "keygen": ("pp1.keygen", "keygen"),
     "bench": ("pp1.bench", "bench"),
+    "inspect": ("pp1.inspect.command", "inspect"),
 }
 
 

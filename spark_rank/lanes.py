@@ -7,7 +7,6 @@ alone.
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
 
 from proto_v2 import limits
 from proto_v2.effects import Count, Effect, Peer
@@ -16,9 +15,7 @@ from proto_v2.messages import Generate
 
 from .active import Active
 from .clients import Clients, Identity, open_message
-from .request import MakeTickets, open_request, seeded_session_id
-
-RANKS: Final = 2
+from .request import RANKS, MakeTickets, open_request, seeded_session_id
 
 # Whether a request, by its client and key, is concerned.
 Concerns = Callable[[Peer, int], bool]

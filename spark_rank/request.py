@@ -20,6 +20,8 @@ from proto_v2.session import Ledger
 _CONTEXT_PERSON: Final = b"PP1-context-v2\0\0"
 _SEEDED_PERSON: Final = b"PP1-seeded-v2\0\0\0"
 
+RANKS: Final = 2
+
 MakeTickets = Callable[[bytes], TicketSource]
 
 
@@ -111,6 +113,8 @@ def open_request(
     Raises:
         ProtocolError: 8xx, CONTEXT_MISMATCH or PREFIX_MISMATCH.
     """
+    if message.owner >= RANKS:
+        raise ProtocolError(Code.PARAMETER_RANGE, "owner", f"below {RANKS}", message.owner)
     prompt = tokens_from_bytes(message.prompt, "prompt")
     check_prompt(prompt, message.tokens_max, legal_size, context_tokens_max)
     check_target_temperature(message.temperature)

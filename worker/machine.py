@@ -68,6 +68,7 @@ class _Session:
     key: bytes
     drawn: tuple[int, ...] = ()
     drawn_round: int = 0
+    committed_round: int = 0  # the last one that a commit named: no other commit of it
     broken: Code | None = None
 
 
@@ -321,13 +322,15 @@ class WorkerMachine:
         if commit.position == ledger.length and commit.digest == ledger.digest:
             ledger.round = max(ledger.round, commit.round)
             return  # a repeat
-        drawn = session.drawn if session.drawn_round == commit.round else ()
-        if commit.accepted > len(drawn) or commit.round < ledger.round:
+        open_from = max(ledger.round, session.committed_round + 1)
+        if commit.round < open_from:
             raise ProtocolError(
-                Code.COMMIT_MISMATCH,
-                "accepted",
-                f"at most {len(drawn)} in round {ledger.round}",
-                f"{commit.accepted} in round {commit.round}",
+                Code.COMMIT_MISMATCH, "round", f"{open_from} or above", commit.round
+            )
+        drawn = session.drawn if session.drawn_round == commit.round else ()
+        if commit.accepted > len(drawn):
+            raise ProtocolError(
+                Code.COMMIT_MISMATCH, "accepted", f"at most {len(drawn)}", commit.accepted
             )
         tokens = (*drawn[: commit.accepted], *commit.last)
         check_legal(tokens, terms.legal_size, Code.TOKEN_RANGE, "last")
@@ -343,7 +346,7 @@ class WorkerMachine:
             )
         length = ledger.length
         ledger.append(tokens)
-        ledger.round = commit.round
+        ledger.round = session.committed_round = commit.round
         self._run(AdvanceSession(session.engine, length, tokens), (session, commit.generation))
 
     # --- steps ---

@@ -422,6 +422,7 @@ def _committing(group: Group) -> None:
         drawn,
     )
     take("a later round", ["Commit"], _commits(_commit(6, round=9)))
+    take("the round that was under way at the Reset", ["Commit"], _commits(_commit(6, round=3)))
     take("no entries", ["Commit"], _commits())
     refuse(
         "SESSION_UNKNOWN",
@@ -470,6 +471,20 @@ def _committing(group: Group) -> None:
             _commits(_commit(6, digest=digest)),
         )
     refuse("COMMIT_MISMATCH", "a round that is over", ["Commit"], _commits(_commit(6, round=2)))
+    refuse(
+        "COMMIT_MISMATCH",
+        "a second token of a round",
+        ["Commit"],
+        _commits(_commit(5, prefix=(*PREFIX, 6))),
+        drawn,
+    )
+    refuse(
+        "COMMIT_MISMATCH",
+        "a round before a committed one",
+        ["Commit"],
+        _commits(_commit(5, prefix=(*PREFIX, 6), round=4)),
+        _commits(_commit(6, round=5)),
+    )
     for token in (-1, LEGAL_SIZE, (1 << 31) - 1, -(1 << 31)):
         refuse("TOKEN_RANGE", f"token {token}", ["Token", "Commit"], _commits(_commit(token)))
 
@@ -583,26 +598,28 @@ def make_sessions() -> File:
 # --- requests ------------------------------------------------------------------------------
 
 REQUEST_NOTES: Final = {
-    "Usable": Note("a request that is served", ("06-P-1",), "a client is refused"),
+    "Usable": Note("a request that is served", ("06-P-1", "06-P-21"), "a client is refused"),
     "Bound": Note(
-        "a parameter at its bound, or one beside it", ("06-P-1", "07-T-6"), "a bound is off by one"
+        "a parameter at its bound, or one beside it",
+        ("06-P-21", "06-P-1", "07-T-6"),
+        "a bound is off by one",
     ),
     "Prompt": Note(
         "a prompt that is empty, not whole tokens, or leaves no room",
-        ("06-P-1",),
+        ("06-P-1", "06-P-21"),
         "a request that can never end well",
     ),
     "PromptToken": Note(
         "a prompt with an id that is not legal",
-        ("06-P-1",),
+        ("06-P-1", "06-P-21"),
         "a model is asked about an id that it does not have",
     ),
     "Parameter": Note(
-        "a parameter out of range", ("06-P-1",), "a placeholder is taken for a value"
+        "a parameter out of range", ("06-P-1", "06-P-21"), "a placeholder is taken for a value"
     ),
     "StopTokens": Note(
         "stop tokens that are no ids, or too many with the engine's own",
-        ("06-P-1", "06-P-2"),
+        ("06-P-21", "06-P-1", "06-P-2"),
         "a request that cannot be opened",
     ),
     "Context": Note(
@@ -611,6 +628,7 @@ REQUEST_NOTES: Final = {
         "the ranks judge by two laws",
     ),
     "Digest": Note("the digest is the prompt's", ("06-P-1",), "the ranks hold two texts"),
+    "Owner": Note("the owner is one of the two ranks", ("06-P-1",), "nobody samples the request"),
 }
 
 
@@ -854,6 +872,8 @@ def make_requests() -> File:
                 {"context": context},
             )
         )
+    for owner in (2, 255):
+        told(("PARAMETER_RANGE", "owner", f"owner {owner}", ["Owner"], {"owner": owner}))
     for what, digest in (
         ("zeros", bytes(16)),
         ("one token less", pack.prefix_digest(SESSION, PREFIX[:-1])),

@@ -13,7 +13,7 @@ from fractions import Fraction
 from proto_v2.representation import Representation
 from proto_v2.rng import Domain, TicketSource
 from spark_rank.breaker import Breaker
-from spark_rank.lanes import RANKS
+from spark_rank.request import RANKS
 from tests.support.enumerate_tickets import EnumeratedTickets, enumerate_runs
 from tests.support.tiny_engines import Text, TinyDraft, TinyLaw, TinyTarget
 from tests.support.trio import Answer, Intercept, Trio

@@ -86,7 +86,7 @@ def read_header(frame: Buffer) -> Header:
     """
     magic = bytes(frame[: len(MAGIC)])
     if magic != MAGIC:
-        raise ProtocolError(Code.NOT_OURS, "header.magic", MAGIC, magic)
+        raise ProtocolError(Code.NOT_OURS, "header.magic", str(MAGIC), str(magic))
     if len(frame) > len(MAGIC) and frame[len(MAGIC)] != WIRE_VERSION:
         raise ProtocolError(Code.WIRE_VERSION, "header.version", WIRE_VERSION, frame[len(MAGIC)])
     if len(frame) != limits.HEADER_BYTES:

@@ -294,12 +294,12 @@ def known_code(number: int, otherwise: Code) -> Code:
 
 
 def one_line(value: object) -> str:
-    """``str(value)`` with every control character escaped.
+    """``str(value)`` with every control character escaped, bytes in hexadecimal.
 
     Texts of a peer end up in logs and on terminals; none of them may forge a
     log line or move a cursor.
     """
-    text = str(value)
+    text = value.hex() if isinstance(value, bytes) else str(value)
     if text.isprintable():
         return text
     return "".join(

@@ -142,7 +142,7 @@ def check_verdict(
     if tokens[: v.accepted] != list(drafts[: v.accepted]):
         raise refuse("tokens", list(drafts[: v.accepted]), tokens)
     if v.rejected != (v.last == LastToken.CORRECTION):
-        raise refuse("rejected", v.last == LastToken.CORRECTION, v.rejected)
+        raise refuse("rejected", int(v.last == LastToken.CORRECTION), v.rejected)
     if (v.last == LastToken.TARGET_ONLY) != (len(drafts) == 0):
         raise refuse("last", "TARGET_ONLY without drafts only", v.last)
     if v.last == LastToken.BONUS and v.accepted != len(drafts):

@@ -680,9 +680,14 @@ class _Worker:
 
 def _rejected(effects: Sequence[Effect]) -> None:
     """Raise the code under which a message was counted, or refused in a completion."""
+    answers = [_any(bytes(effect.frames[1])) for effect in effects if isinstance(effect, Send)]
+    naks = [answer for answer in answers if isinstance(answer, Nak)]
     for effect in effects:
         if isinstance(effect, Count) and "code" in dict(effect.labels):
             code = Code[dict(effect.labels)["code"]]
+            for nak in naks:
+                assert nak.code == code
+                raise ProtocolError(code, nak.field, nak.wanted, nak.got)
             raise ProtocolError(code, "message", "one that is taken", effect.name)
 
 
